@@ -1,0 +1,120 @@
+// The raw-pointer API of every kernel: no torch header, no allocation visible to the caller, no global state.
+//
+// Callers have checked shapes, dtypes and overlap; the functions here only compute. Arrays are in memory order.
+// Work is cut into units by the sizes alone, so the result is the same bits for any number of threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace lps {
+
+enum class DType { f32, f64, bf16, f16 };
+enum class MaskKind { values, boolean, bits };  // values: of the same dtype as the weights
+enum class Score { l2, half };                  // of one weight: the magnitude and the value itself
+enum class Region { all, free, owned };
+enum class Output { values, mask };
+enum class Moves { free, all, kept };
+
+// owner: low seven bits 0 = free, t = owned by task t; top bit = kept by the latest projection.
+constexpr uint8_t kOwnerTask = 0x7f;
+constexpr uint8_t kOwnerKept = 0x80;
+
+// A layer seen as [a, g, b] in memory order, with g the axis of groups.
+struct View {
+  int64_t a = 1, g = 0, b = 1;
+  int64_t size() const { return a * g * b; }
+  bool single() const { return a * b == 1; }  // groups of one weight
+};
+
+// Calls the body with ranges that cover [0, count) once, possibly from several threads at a time.
+using Body = std::function<void(int64_t begin, int64_t end)>;
+using Parallel = std::function<void(int64_t count, const Body& body)>;
+
+// One instruction set's kernels; see cpu/isa.h.
+struct Kernels;
+const Kernels& scalar_kernels();
+const Kernels* avx2_kernels();     // nullptr where the build or the processor has no AVX2, FMA and F16C
+const Kernels& selected_kernels();  // the best one, or the one that LPS_CPU_ISA names
+const char* isa_name(const Kernels&);
+
+// out = w + mask * w_bar
+void compose(const Kernels&, const Parallel&, DType, MaskKind, const void* w, const void* mask, const void* w_bar,
+             void* out, int64_t count);
+
+// out = free ? v : v * w_bar
+void compose_owned(const Kernels&, const Parallel&, DType, const void* v, const void* w_bar, const uint8_t* owner,
+                   void* out, int64_t count);
+
+// A selection that asks for more groups than there are.
+struct Shortfall {
+  size_t layer;
+  Region region;
+  int64_t available;
+};
+
+struct ScoreLayer {
+  const void* x;
+  const uint8_t* owner;  // nullptr where the region is `all`
+  View view;
+  double* scores;  // view.g
+};
+void group_scores(const Kernels&, const Parallel&, DType, Score, Region, const std::vector<ScoreLayer>&);
+
+struct ProjectLayer {
+  const void* x;
+  const uint8_t* owner;  // nullptr where the region is `all`
+  View view;
+  int64_t keep;
+  void* out;
+  uint8_t* kept;  // packed bits
+};
+// Writes nothing where it returns a shortfall.
+std::optional<Shortfall> project(const Kernels&, const Parallel&, DType, Score, Region, Output,
+                                 const std::vector<ProjectLayer>&);
+
+struct AdmmLayer {
+  const void* v;
+  void* centre;
+  uint8_t* owner;
+  View view, sharing_view;
+  int64_t keep_free, keep_owned;
+};
+// Writes nothing where it returns a shortfall.
+std::optional<Shortfall> admm_update(const Kernels&, const Parallel&, DType, bool fresh, const std::vector<AdmmLayer>&);
+
+struct StepLayer {
+  void* effective;
+  const void* grad;
+  void* v;
+  const void* w_bar;
+  const void* centre;  // nullptr: no proximal term
+  const uint8_t* owner;
+  void* exp_avg;
+  void* exp_avg_sq;
+  int64_t count;
+};
+struct AdamScalars {
+  double beta1, beta2, eps, rho, tau;
+  double step_size;     // lr / (1 - beta1^step)
+  double inverse_root;  // 1 / sqrt(1 - beta2^step)
+};
+void proximal_adam(const Kernels&, const Parallel&, DType, Moves, const AdamScalars&, const std::vector<StepLayer>&);
+
+struct GradLayer {
+  void* grad;
+  const void* v;
+  const void* centre;  // nullptr: no proximal term
+  const uint8_t* owner;
+  int64_t count;
+};
+void proximal_grad(const Kernels&, const Parallel&, DType, Moves, double rho, double tau, const std::vector<GradLayer>&);
+
+// Element 8 i + j goes to bit j of byte i; unused bits of the last byte are 0.
+void pack_bits(const Kernels&, const Parallel&, const uint8_t* bools, uint8_t* bits, int64_t count);
+void unpack_bits(const Kernels&, const Parallel&, const uint8_t* bits, uint8_t* bools, int64_t count);
+
+}  // namespace lps

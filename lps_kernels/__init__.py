@@ -1,0 +1,42 @@
+"""Operators of Learn-Prune-Share: composition, projection, ADMM update, optimiser step, bit packing.
+
+Every operator has a readable reference that runs on any device; faster backends replace it where they are available.
+:func:`backends` says which are and why others are not.
+"""
+
+from lps_kernels import ops
+from lps_kernels._version import __version__
+from lps_kernels.backends import Backend, backends
+from lps_kernels.ops import (
+    View,
+    admm_update_,
+    compose,
+    compose_owned,
+    group_scores,
+    group_view,
+    pack_bits,
+    project,
+    proximal_adam_,
+    proximal_grad_,
+    unpack_bits,
+)
+from lps_kernels.optim import Layer, ProximalAdam
+
+__all__ = [
+    "Backend",
+    "Layer",
+    "ProximalAdam",
+    "View",
+    "__version__",
+    "admm_update_",
+    "backends",
+    "compose",
+    "compose_owned",
+    "group_scores",
+    "group_view",
+    "pack_bits",
+    "project",
+    "proximal_adam_",
+    "proximal_grad_",
+    "unpack_bits",
+]

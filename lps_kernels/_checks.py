@@ -1,0 +1,98 @@
+"""Argument checks of the references and shape functions.
+
+Every refusal reads ``lps::op: argument: expected this, got that``. The native library words its refusals the same
+way, and the tests compare the two letter by letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+STATE_FLOATS = (torch.float32, torch.float64)
+
+
+def refuse_unless(condition: bool, op: str, argument: str, expected: str, got: object) -> None:
+    """Raise the one sentence that says what is wrong with ``argument`` unless ``condition`` holds."""
+    if not condition:
+        raise RuntimeError(f"lps::{op}: {argument}: expected {expected}, got {got}")
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def check_dtype(op: str, argument: str, tensor: Tensor, allowed: Sequence[torch.dtype]) -> None:
+    """The tensor's dtype is one of ``allowed``."""
+    names = [dtype_name(dtype) for dtype in allowed]
+    expected = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+    refuse_unless(tensor.dtype in allowed, op, argument, f"dtype {expected}", dtype_name(tensor.dtype))
+
+
+def check_like(
+    op: str, argument: str, tensor: Tensor, model_name: str, model: Tensor, dtype: torch.dtype | None = None
+) -> None:
+    """The tensor has the device and shape of ``model`` and the given dtype (by default that of ``model``)."""
+    check_device(op, argument, tensor, model_name, model)
+    if dtype is None:
+        expected = f"dtype {dtype_name(model.dtype)} (that of {model_name})"
+        refuse_unless(tensor.dtype == model.dtype, op, argument, expected, dtype_name(tensor.dtype))
+    else:
+        check_dtype(op, argument, tensor, (dtype,))
+    check_shape(op, argument, tensor, list(model.shape), f"that of {model_name}")
+
+
+def check_device(op: str, argument: str, tensor: Tensor, model_name: str, model: Tensor) -> None:
+    """The tensor lives where ``model`` lives."""
+    expected = f"device {model.device} (that of {model_name})"
+    refuse_unless(tensor.device == model.device, op, argument, expected, tensor.device)
+
+
+def check_shape(op: str, argument: str, tensor: Tensor, shape: Sequence[int], why: str) -> None:
+    """The tensor has exactly this shape."""
+    got = list(tensor.shape)
+    refuse_unless(got == list(shape), op, argument, f"shape {list(shape)} ({why})", got)
+
+
+def check_choice(op: str, argument: str, value: str, choices: Sequence[str]) -> None:
+    """The string is one of ``choices``."""
+    refuse_unless(value in choices, op, argument, f"one of {', '.join(choices)}", value)
+
+
+def check_length(op: str, argument: str, values: Sequence[object], layers: int, what: str) -> None:
+    """One entry a layer."""
+    refuse_unless(len(values) == layers, op, argument, f"{layers} {what} (one a layer)", len(values))
+
+
+def check_contiguous(op: str, argument: str, tensor: Tensor) -> None:
+    """Mutated tensors are written in memory order."""
+    refuse_unless(tensor.is_contiguous(), op, argument, "a contiguous tensor", f"strides {list(tensor.stride())}")
+
+
+def check_no_overlap(
+    op: str, written: Sequence[tuple[str, Tensor]], read: Sequence[tuple[str, Tensor]]
+) -> None:
+    """No written tensor shares memory with any other argument."""
+    arguments = [(name, tensor, True) for name, tensor in written] + [(name, tensor, False) for name, tensor in read]
+    spans = [(*_span(tensor), name, writes) for name, tensor, writes in arguments if tensor.numel() > 0]
+    spans.sort(key=lambda span: span[0])
+    # Furthest byte reached so far, by anyone and by written tensors alone, and who reaches it.
+    any_end, any_name, written_end, written_name = 0, "", 0, ""
+    for begin, end, name, writes in spans:
+        if writes:
+            refuse_unless(begin >= any_end, op, name, f"memory apart from {any_name}", "overlapping memory")
+        refuse_unless(begin >= written_end, op, written_name, f"memory apart from {name}", "overlapping memory")
+        if end > any_end:
+            any_end, any_name = end, name
+        if writes:
+            written_end, written_name = end, name
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """First byte and one past the last byte that the tensor can touch."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()

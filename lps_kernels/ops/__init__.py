@@ -1,0 +1,21 @@
+"""One file per operator family; importing this package registers every operator."""
+
+from lps_kernels.ops.admm import admm_update_
+from lps_kernels.ops.bits import pack_bits, unpack_bits
+from lps_kernels.ops.compose import compose, compose_owned
+from lps_kernels.ops.project import View, group_scores, group_view, project
+from lps_kernels.ops.step import proximal_adam_, proximal_grad_
+
+__all__ = [
+    "View",
+    "admm_update_",
+    "compose",
+    "compose_owned",
+    "group_scores",
+    "group_view",
+    "pack_bits",
+    "project",
+    "proximal_adam_",
+    "proximal_grad_",
+    "unpack_bits",
+]

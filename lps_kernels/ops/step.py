@@ -1,0 +1,442 @@
+"""The masked proximal optimiser step, and its gradient half for use with any other optimiser.
+
+From the gradient ``g`` of the effective weight, per coordinate that may move (Eq. 13 and Adam):
+
+    dv = g where free, g * w_bar where owned
+    dv += rho * (v - centre) where free, tau * (v - centre) where owned
+    v  <- Adam(v, dv);  effective <- v where free, v * w_bar where owned
+
+Which coordinates move is ``moves``: ``free`` (warm-up), ``all`` (ADMM), ``kept`` (final: free and kept). The others
+keep their ``v`` and moments; the effective weight is written everywhere. Every operation is rounded on its own, so
+all backends give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from lps_kernels._checks import STATE_FLOATS, check_choice, check_contiguous, check_no_overlap, refuse_unless
+from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, declare
+from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, OWNER_KEPT, Draw, strided
+from lps_kernels.ops.compose import free_coordinates
+from lps_kernels.ops.project import check_companions, check_layers
+
+MOVES = ("free", "all", "kept")
+
+# About ten roundings of eps/2 on the way to the new value, whose terms may cancel once.
+TOLERANCE = Tolerance({torch.float32: 2e-6, torch.float64: 4e-15}, "a chain of about ten rounded operations")
+
+
+def movable(owner: Tensor, moves: str) -> Tensor:
+    """True at the coordinates that may move."""
+    if moves == "all":
+        return torch.ones(owner.shape, dtype=torch.bool, device=owner.device)
+    return free_coordinates(owner) if moves == "free" else owner == OWNER_KEPT
+
+
+def _pull(v: Tensor, centre: Tensor, free: Tensor, rho: float, tau: float) -> Tensor:
+    """Gradient of the proximal term."""
+    return torch.where(free, (v - centre) * rho, (v - centre) * tau)
+
+
+def _adam_reference(
+    effective: Sequence[Tensor],
+    grad: Sequence[Tensor],
+    v: Sequence[Tensor],
+    w_bar: Sequence[Tensor],
+    centre: Sequence[Tensor],
+    owner: Sequence[Tensor],
+    exp_avg: Sequence[Tensor],
+    exp_avg_sq: Sequence[Tensor],
+    moves: str,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    rho: float,
+    tau: float,
+) -> None:
+    """One layer after the other; see the module's text for the formulas."""
+    op = "proximal_adam_"
+    _check_adam(
+        effective, grad, v, w_bar, centre, owner, exp_avg, exp_avg_sq, moves, step, lr, beta1, beta2, eps, rho, tau
+    )
+    written = _named(effective=effective, v=v, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
+    for name, tensor in written:
+        check_contiguous(op, name, tensor)
+    check_no_overlap(op, written, _named(grad=grad, w_bar=w_bar, centre=centre, owner=owner))
+    step_size = lr / (1 - beta1**step)
+    inverse_root = 1 / sqrt(1 - beta2**step)
+    for layer in range(len(v)):
+        free = free_coordinates(owner[layer])
+        moving = movable(owner[layer], moves)
+        gradient = torch.where(free, grad[layer], grad[layer] * w_bar[layer])
+        if centre:
+            gradient = gradient + _pull(v[layer], centre[layer], free, rho, tau)
+        mean = exp_avg[layer] * beta1 + gradient * (1 - beta1)
+        square = exp_avg_sq[layer] * beta2 + gradient * gradient * (1 - beta2)
+        moved = v[layer] - mean / (square.sqrt() * inverse_root + eps) * step_size
+        exp_avg[layer].copy_(torch.where(moving, mean, exp_avg[layer]))
+        exp_avg_sq[layer].copy_(torch.where(moving, square, exp_avg_sq[layer]))
+        v[layer].copy_(torch.where(moving, moved, v[layer]))
+        effective[layer].copy_(torch.where(free, v[layer], v[layer] * w_bar[layer]))
+
+
+def _grad_reference(
+    grad: Sequence[Tensor],
+    v: Sequence[Tensor],
+    centre: Sequence[Tensor],
+    owner: Sequence[Tensor],
+    moves: str,
+    rho: float,
+    tau: float,
+) -> None:
+    """Add the pull towards ``centre`` to the gradient of ``v`` and zero it where nothing may move."""
+    op = "proximal_grad_"
+    _check_grad(grad, v, centre, owner, moves, rho, tau)
+    written = _named(grad=grad)
+    for name, tensor in written:
+        check_contiguous(op, name, tensor)
+    check_no_overlap(op, written, _named(v=v, centre=centre, owner=owner))
+    for layer in range(len(v)):
+        free = free_coordinates(owner[layer])
+        total = grad[layer] + _pull(v[layer], centre[layer], free, rho, tau) if centre else grad[layer]
+        grad[layer].copy_(torch.where(movable(owner[layer], moves), total, 0))
+
+
+def _named(**lists: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+    return [(f"{name}[{i}]", tensor) for name, tensors in lists.items() for i, tensor in enumerate(tensors)]
+
+
+def _check_centre(op: str, v: Sequence[Tensor], centre: Sequence[Tensor], rho: float, tau: float) -> None:
+    if centre:
+        check_companions(op, "centre", centre, "v", v)
+    else:
+        expected = f"{len(v)} tensors (one a layer; none only where rho and tau are 0)"
+        refuse_unless(rho == 0 and tau == 0, op, "centre", expected, 0)
+    refuse_unless(rho >= 0, op, "rho", "at least 0", rho)
+    refuse_unless(tau >= 0, op, "tau", "at least 0", tau)
+
+
+def _check_adam(
+    effective: Sequence[Tensor],
+    grad: Sequence[Tensor],
+    v: Sequence[Tensor],
+    w_bar: Sequence[Tensor],
+    centre: Sequence[Tensor],
+    owner: Sequence[Tensor],
+    exp_avg: Sequence[Tensor],
+    exp_avg_sq: Sequence[Tensor],
+    moves: str,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    rho: float,
+    tau: float,
+) -> None:
+    op = "proximal_adam_"
+    check_choice(op, "moves", moves, MOVES)
+    check_layers(op, "v", v, STATE_FLOATS)
+    check_companions(op, "effective", effective, "v", v)
+    check_companions(op, "grad", grad, "v", v)
+    check_companions(op, "w_bar", w_bar, "v", v)
+    check_companions(op, "owner", owner, "v", v, torch.uint8)
+    check_companions(op, "exp_avg", exp_avg, "v", v)
+    check_companions(op, "exp_avg_sq", exp_avg_sq, "v", v)
+    _check_centre(op, v, centre, rho, tau)
+    refuse_unless(step >= 1, op, "step", "at least 1", step)
+    refuse_unless(0 <= beta1 < 1, op, "beta1", "at least 0 and below 1", beta1)
+    refuse_unless(0 <= beta2 < 1, op, "beta2", "at least 0 and below 1", beta2)
+
+
+def _check_grad(
+    grad: Sequence[Tensor],
+    v: Sequence[Tensor],
+    centre: Sequence[Tensor],
+    owner: Sequence[Tensor],
+    moves: str,
+    rho: float,
+    tau: float,
+) -> None:
+    op = "proximal_grad_"
+    check_choice(op, "moves", moves, MOVES)
+    check_layers(op, "v", v, STATE_FLOATS)
+    check_companions(op, "grad", grad, "v", v)
+    check_companions(op, "owner", owner, "v", v, torch.uint8)
+    _check_centre(op, v, centre, rho, tau)
+
+
+def _state(draw: Draw, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, free: float = 0.5) -> list[list[Tensor]]:
+    """effective, grad, v, w_bar, centre, owner, exp_avg, exp_avg_sq of layers of these shapes."""
+
+    def normal() -> list[Tensor]:
+        return [draw.normal(shape, dtype) for shape in shapes]
+
+    owner = [draw.owner(shape, free) for shape in shapes]
+    squares = [draw.uniform(shape, dtype) for shape in shapes]
+    effective = [torch.full(shape, float("nan"), dtype=dtype) for shape in shapes]
+    return [effective, normal(), normal(), normal(), normal(), owner, normal(), squares]
+
+
+def _adam_samples(dtype: torch.dtype) -> Iterator[Sample]:
+    draw = Draw()
+    scalars = (3, 1e-3, 0.9, 0.999, 1e-8, 1e-2, 3e-2)
+    edge = [(size,) for size in EDGE_SIZES]
+    for moves in MOVES:
+        yield Sample(f"{moves} move", (*_state(draw, edge, dtype), moves, *scalars))
+    for name, free in (("all free", 1.0), ("all owned", 0.0)):
+        yield Sample(name, (*_state(draw, [(33,), (5, 3, 3)], dtype, free), "all", *scalars))
+    yield Sample("large", (*_state(draw, [(LARGE_SIZE,), (3, 5)], dtype), "all", *scalars))
+    effective, grad, v, w_bar, _, owner, mean, square = _state(draw, [(33,), (9, 7)], dtype)
+    first = (1, 1e-3, 0.9, 0.999, 1e-8, 0.0, 0.0)
+    yield Sample("no proximal term", (effective, grad, v, w_bar, [], owner, mean, square, "free", *first))
+    state = _state(draw, [(33,)], dtype)
+    state[1][0][::3] = float("nan")
+    state[2][0][::5] = float("inf")
+    yield Sample("NaN and Inf", (*state, "kept", *scalars))
+    state = _state(draw, [(9, 7)], dtype)
+    for index in (1, 3, 4, 5):
+        state[index] = [strided(state[index][0])]
+    yield Sample("not contiguous", (*state, "all", *scalars))
+
+
+def _grad_samples(dtype: torch.dtype) -> Iterator[Sample]:
+    draw = Draw()
+    for moves in MOVES:
+        _, grad, v, _, centre, owner, _, _ = _state(draw, [(size,) for size in EDGE_SIZES], dtype)
+        yield Sample(f"{moves} move", (grad, v, centre, owner, moves, 1e-2, 3e-2))
+    _, grad, v, _, centre, owner, _, _ = _state(draw, [(LARGE_SIZE,), (3, 5)], dtype)
+    yield Sample("large", (grad, v, centre, owner, "all", 1e-2, 3e-2))
+    _, grad, v, _, _, owner, _, _ = _state(draw, [(33,)], dtype)
+    yield Sample("no proximal term", (grad, v, [], owner, "kept", 0.0, 0.0))
+    _, grad, v, _, centre, owner, _, _ = _state(draw, [(9, 7)], dtype)
+    v[0].view(-1)[::5] = float("nan")
+    centre[0].view(-1)[::7] = float("inf")
+    yield Sample("NaN and Inf", (grad, v, centre, owner, "free", 1e-2, 3e-2))
+    _, grad, v, _, centre, owner, _, _ = _state(draw, [(9, 7)], dtype)
+    others = [strided(v[0])], [strided(centre[0])], [strided(owner[0])]
+    yield Sample("not contiguous", (grad, *others, "all", 1e-2, 3e-2))
+
+
+_ADAM_LISTS = ("effective", "grad", "v", "w_bar", "centre", "owner", "exp_avg", "exp_avg_sq")
+
+
+def _adam_bad_inputs() -> Iterator[BadInput]:
+    op, shapes = "lps::proximal_adam_", [(4, 6), (3, 5)]
+
+    def call(**changes: object) -> Args:
+        state = dict(zip(_ADAM_LISTS, _state(Draw(), shapes, torch.float32), strict=True))
+        scalars: dict[str, object] = {"moves": "all", "step": 1, "lr": 1e-3, "beta1": 0.9, "beta2": 0.999}
+        scalars |= {"eps": 1e-8, "rho": 0.5, "tau": 0.5}
+        return tuple((state | scalars | changes).values())
+
+    def layers(dtype: torch.dtype = torch.float32) -> list[Tensor]:
+        return [torch.ones(shape, dtype=dtype) for shape in shapes]
+
+    yield BadInput("moves", call(moves="some"), f"{op}: moves: expected one of free, all, kept, got some")
+    yield BadInput(
+        "dtype", call(v=layers(torch.bfloat16)), f"{op}: v[0]: expected dtype float32 or float64, got bfloat16"
+    )
+    yield BadInput(
+        "grad missing", call(grad=layers()[:1]), f"{op}: grad: expected 2 tensors (one a layer), got 1"
+    )
+    yield BadInput(
+        "grad dtype",
+        call(grad=layers(torch.float64)),
+        f"{op}: grad[0]: expected dtype float32 (that of v[0]), got float64",
+    )
+    yield BadInput(
+        "owner dtype", call(owner=layers()), f"{op}: owner[0]: expected dtype uint8, got float32"
+    )
+    yield BadInput(
+        "moment shape",
+        call(exp_avg=[torch.ones(4, 6), torch.ones(15)]),
+        f"{op}: exp_avg[1]: expected shape [3, 5] (that of v[1]), got [15]",
+    )
+    yield BadInput(
+        "no centre",
+        call(centre=[]),
+        f"{op}: centre: expected 2 tensors (one a layer; none only where rho and tau are 0), got 0",
+    )
+    yield BadInput("step", call(step=0), f"{op}: step: expected at least 1, got 0")
+    yield BadInput("beta1", call(beta1=1.0), f"{op}: beta1: expected at least 0 and below 1, got 1.0")
+    yield BadInput("beta2", call(beta2=-0.5), f"{op}: beta2: expected at least 0 and below 1, got -0.5")
+    yield BadInput("rho", call(rho=-0.5), f"{op}: rho: expected at least 0, got -0.5")
+    yield BadInput("tau", call(tau=-0.5), f"{op}: tau: expected at least 0, got -0.5")
+    yield BadInput(
+        "effective strides",
+        call(effective=[torch.ones(4, 6), torch.ones(5, 3).T]),
+        f"{op}: effective[1]: expected a contiguous tensor, got strides [1, 3]",
+    )
+    same = layers()
+    yield BadInput(
+        "effective is v",
+        call(v=same, effective=[same[0], torch.ones(3, 5)]),
+        f"{op}: v[0]: expected memory apart from effective[0], got overlapping memory",
+    )
+    tied = torch.ones(4, 6)
+    state = [[torch.ones(4, 6), torch.ones(4, 6)] for _ in range(8)]
+    state[2] = [tied, tied]
+    state[5] = [torch.zeros(4, 6, dtype=torch.uint8)] * 2
+    yield BadInput(
+        "one layer twice",
+        (*state, "all", 1, 1e-3, 0.9, 0.999, 1e-8, 0.5, 0.5),
+        f"{op}: v[1]: expected memory apart from v[0], got overlapping memory",
+    )
+
+
+def _grad_bad_inputs() -> Iterator[BadInput]:
+    op = "lps::proximal_grad_"
+    x, owner = torch.ones(4, 6), torch.zeros(4, 6, dtype=torch.uint8)
+
+    def fresh() -> list[Tensor]:
+        return [torch.ones(4, 6)]
+
+    yield BadInput(
+        "moves", (fresh(), [x], fresh(), [owner], "some", 0.5, 0.5), f"{op}: moves: expected one of free, all, kept, got some"
+    )
+    yield BadInput(
+        "grad shape",
+        ([torch.ones(6, 4)], [x], fresh(), [owner], "all", 0.5, 0.5),
+        f"{op}: grad[0]: expected shape [4, 6] (that of v[0]), got [6, 4]",
+    )
+    yield BadInput(
+        "no centre",
+        (fresh(), [x], [], [owner], "all", 0.5, 0.0),
+        f"{op}: centre: expected 1 tensors (one a layer; none only where rho and tau are 0), got 0",
+    )
+    yield BadInput(
+        "grad is v",
+        ([x], [x], fresh(), [owner], "all", 0.5, 0.5),
+        f"{op}: grad[0]: expected memory apart from v[0], got overlapping memory",
+    )
+
+
+def _adam_cost(
+    effective: Sequence[Tensor],
+    grad: Sequence[Tensor],
+    v: Sequence[Tensor],
+    w_bar: Sequence[Tensor],
+    centre: Sequence[Tensor],
+    owner: Sequence[Tensor],
+    *_: object,
+) -> Cost:
+    # Read: grad, v, w_bar, centre, owner, two moments. Written: v, two moments, effective. 41 bytes a weight in fp32.
+    values = sum(tensor.nbytes for tensor in v)
+    constants = sum(tensor.nbytes for tensor in (*grad, *w_bar, *centre, *owner))
+    return Cost(constants + 7 * values, 18 * sum(tensor.numel() for tensor in v))
+
+
+def _grad_cost(
+    grad: Sequence[Tensor], v: Sequence[Tensor], centre: Sequence[Tensor], owner: Sequence[Tensor], *_: object
+) -> Cost:
+    values = sum(tensor.nbytes for tensor in grad)
+    return Cost(2 * values + sum(t.nbytes for t in (*v, *centre, *owner)), 3 * sum(t.numel() for t in v))
+
+
+def _adam_workload(shapes: Sequence[tuple[int, ...]]) -> list[Args]:
+    return [(*_state(Draw(), shapes, torch.float32, 0.7), "all", 3, 1e-3, 0.9, 0.999, 1e-8, 1e-3, 1e-3)]
+
+
+def _grad_workload(shapes: Sequence[tuple[int, ...]]) -> list[Args]:
+    _, grad, v, _, centre, owner, _, _ = _state(Draw(), shapes, torch.float32, 0.7)
+    return [(grad, v, centre, owner, "all", 1e-3, 1e-3)]
+
+
+_proximal_adam_ = declare(
+    "proximal_adam_",
+    schema="(Tensor(a!)[] effective, Tensor[] grad, Tensor(b!)[] v, Tensor[] w_bar, Tensor[] centre, Tensor[] owner, "
+    "Tensor(c!)[] exp_avg, Tensor(d!)[] exp_avg_sq, str moves, int step, float lr, float beta1, float beta2, "
+    "float eps, float rho, float tau) -> ()",
+    reference=_adam_reference,
+    fake=_check_adam,
+    mutates=("effective", "v", "exp_avg", "exp_avg_sq"),
+    dtypes=STATE_FLOATS,
+    samples=_adam_samples,
+    bad_inputs=_adam_bad_inputs,
+    tolerance=TOLERANCE,
+    cost=_adam_cost,
+    workload=_adam_workload,
+)
+
+_proximal_grad_ = declare(
+    "proximal_grad_",
+    schema="(Tensor(a!)[] grad, Tensor[] v, Tensor[] centre, Tensor[] owner, str moves, float rho, float tau) -> ()",
+    reference=_grad_reference,
+    fake=_check_grad,
+    mutates=("grad",),
+    dtypes=STATE_FLOATS,
+    samples=_grad_samples,
+    bad_inputs=_grad_bad_inputs,
+    tolerance=TOLERANCE,
+    cost=_grad_cost,
+    workload=_grad_workload,
+)
+
+
+def proximal_adam_(
+    effective: Sequence[Tensor],
+    grad: Sequence[Tensor],
+    v: Sequence[Tensor],
+    w_bar: Sequence[Tensor],
+    centre: Sequence[Tensor],
+    owner: Sequence[Tensor],
+    exp_avg: Sequence[Tensor],
+    exp_avg_sq: Sequence[Tensor],
+    *,
+    moves: str,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    rho: float = 0.0,
+    tau: float = 0.0,
+) -> None:
+    """One masked proximal Adam step over all layers; ``step`` counts from 1.
+
+    ``grad`` is the gradient of the effective weight. ``centre`` may be empty where ``rho`` and ``tau`` are 0.
+    """
+    _proximal_adam_(
+        list(effective),
+        list(grad),
+        list(v),
+        list(w_bar),
+        list(centre),
+        list(owner),
+        list(exp_avg),
+        list(exp_avg_sq),
+        moves,
+        step,
+        lr,
+        beta1,
+        beta2,
+        eps,
+        rho,
+        tau,
+    )
+
+
+def proximal_grad_(
+    grad: Sequence[Tensor],
+    v: Sequence[Tensor],
+    centre: Sequence[Tensor],
+    owner: Sequence[Tensor],
+    *,
+    moves: str,
+    rho: float = 0.0,
+    tau: float = 0.0,
+) -> None:
+    """Turn the loss gradient of ``v`` (from autograd through ``compose_owned``) into the gradient of a masked step.
+
+    Adds the proximal pull and zeroes coordinates that may not move, for any optimiser that leaves a weight alone whose
+    gradients have all been zero. One that moves it all the same (weight decay) needs the weights restored after it.
+    """
+    _proximal_grad_(list(grad), list(v), list(centre), list(owner), moves, rho, tau)

@@ -1,0 +1,113 @@
+"""The fused step as a :class:`torch.optim.Optimizer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from lps_kernels.ops.step import MOVES, proximal_adam_
+
+
+@dataclass
+class Layer:
+    """The training state of one prunable weight; all tensors have the shape of ``effective``.
+
+    ``effective`` is the module's own parameter, whose ``grad`` the step reads. ``v`` holds W where free and M where
+    owned; ``centre`` is only needed while there is a proximal term.
+    """
+
+    effective: Tensor
+    v: Tensor
+    w_bar: Tensor
+    owner: Tensor
+    centre: Tensor | None = None
+
+
+class ProximalAdam(torch.optim.Optimizer):
+    """Adam on ``v`` from the gradient of the effective weight, which it rewrites in the same pass.
+
+    One fused call steps all layers that have a gradient and the same step count. The state dict has the layout of
+    :class:`torch.optim.Adam` (``step``, ``exp_avg``, ``exp_avg_sq`` per parameter), so either loads the other's.
+    ``moves``, ``rho`` and ``tau`` are set per phase in ``param_groups[0]``, like the learning rate.
+    """
+
+    def __init__(
+        self,
+        layers: Iterable[Layer],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        *,
+        moves: str = "all",
+        rho: float = 0.0,
+        tau: float = 0.0,
+    ) -> None:
+        self.layers = list(layers)
+        if lr < 0:
+            raise ValueError(f"ProximalAdam: lr: expected at least 0, got {lr}")
+        if eps < 0:
+            raise ValueError(f"ProximalAdam: eps: expected at least 0, got {eps}")
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"ProximalAdam: betas: expected two numbers at least 0 and below 1, got {betas}")
+        if moves not in MOVES:
+            raise ValueError(f"ProximalAdam: moves: expected one of {', '.join(MOVES)}, got {moves}")
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "moves": moves, "rho": rho, "tau": tau}
+        super().__init__([layer.effective for layer in self.layers], defaults)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Step every layer whose effective weight has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        group = self.param_groups[0]
+        by_step: dict[int, list[Layer]] = {}
+        for layer in self.layers:
+            if layer.effective.grad is None:
+                continue
+            state = self._state_of(layer)
+            state["step"] += 1
+            by_step.setdefault(int(state["step"].item()), []).append(layer)
+        for step, layers in by_step.items():
+            self._step_layers(layers, step, group)
+        return loss
+
+    def _state_of(self, layer: Layer) -> dict[str, Any]:
+        state: dict[str, Any] = self.state[layer.effective]
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"] = torch.zeros_like(layer.v, memory_format=torch.contiguous_format)
+            state["exp_avg_sq"] = torch.zeros_like(layer.v, memory_format=torch.contiguous_format)
+        return state
+
+    def _step_layers(self, layers: list[Layer], step: int, group: dict[str, Any]) -> None:
+        pulled = group["rho"] != 0 or group["tau"] != 0
+        proximal_adam_(
+            [layer.effective for layer in layers],
+            [layer.effective.grad for layer in layers if layer.effective.grad is not None],
+            [layer.v for layer in layers],
+            [layer.w_bar for layer in layers],
+            [layer.centre for layer in layers if layer.centre is not None] if pulled else [],
+            [layer.owner for layer in layers],
+            [self.state[layer.effective]["exp_avg"] for layer in layers],
+            [self.state[layer.effective]["exp_avg_sq"] for layer in layers],
+            moves=group["moves"],
+            step=step,
+            lr=float(group["lr"]),
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            eps=group["eps"],
+            rho=group["rho"],
+            tau=group["tau"],
+        )
