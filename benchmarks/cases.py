@@ -1,0 +1,74 @@
+"""One operator on one network: who runs it, and how many bytes that moves."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from functools import lru_cache
+
+import lps_kernels
+from benchmarks.check import tensors_in
+from benchmarks.peers import PEERS
+from benchmarks.shapes import NETWORKS
+from benchmarks.timing import Thunk
+from lps_kernels._registry import REGISTRY, Args, Op
+
+BACKENDS = ("native", "reference")
+
+
+def why_not_native() -> str | None:
+    """Why the native kernels do not run in this process; None where they do."""
+    (native,) = [backend for backend in lps_kernels.backends() if backend.name == "native"]
+    return None if native.active else native.reason
+
+
+def runners(op: str) -> list[str]:
+    """Everyone who can do the operator's work: its two backends, then its peers."""
+    return [*BACKENDS, *PEERS.get(op, {})]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of one pass over a workload: the least that must move, those touched at all, and those written."""
+
+    moved: int
+    working_set: int
+    written: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator with the calls that process a network once. Mutating operators go on from their own results."""
+
+    op: Op
+    calls: list[Args]
+
+    def thunk(self, runner: str) -> Thunk:
+        """The callable to be timed."""
+        if runner not in BACKENDS:
+            return PEERS[self.op.name][runner](self.calls)
+        function = self.op.overload if runner == "native" else self.op.reference
+
+        def run() -> None:
+            for args in self.calls:
+                function(*args)
+
+        return run
+
+    def traffic(self) -> Traffic:
+        """Runs every call once, to see the results' sizes."""
+        names = list(inspect.signature(self.op.reference).parameters)
+        mutated = [args[names.index(name)] for args in self.calls for name in self.op.mutates]
+        results = sum(tensor.nbytes for args in self.calls for tensor in tensors_in(self.op.overload(*args)))
+        return Traffic(
+            moved=sum(self.op.cost(*args).bytes for args in self.calls),
+            working_set=results + sum(tensor.nbytes for tensor in tensors_in(self.calls)),
+            written=results + sum(tensor.nbytes for tensor in tensors_in(mutated)),
+        )
+
+
+# One at a time: the state of the optimiser step for 64 M weights is 2 GB.
+@lru_cache(maxsize=1)
+def case(op: str, network: str) -> Case:
+    """The operator's own workload at the network's shapes."""
+    return Case(REGISTRY[op], REGISTRY[op].workload(NETWORKS[network]))

@@ -1,0 +1,91 @@
+"""The command line: ``table`` and ``figures``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from benchmarks.cases import why_not_native
+from benchmarks.figures import GROUPS, Unmeasurable, print_figures
+from benchmarks.shapes import NETWORKS
+from benchmarks.table import load, print_table, save
+from benchmarks.timing import use_two_threads
+from lps_kernels._registry import REGISTRY
+
+SHORT, REFUSED = 1, 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """Answers bad input with one sentence, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(REFUSED, f"{self.prog}: {message}\n")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns 0, 1 where a check or a bound failed, 2 where the input was refused."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _table(options) if options.command == "table" else _figures(options)
+    except (Unmeasurable, ValueError) as error:
+        print(f"benchmarks {options.command}: {error}", file=sys.stderr)
+        return REFUSED
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="python -m benchmarks",
+        description="Time the native operators side by side with their peers, on two threads. Every operator is first "
+        "checked against its reference; one that is wrong is not timed.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{table,figures}")
+    table = commands.add_parser(
+        "table",
+        help="operators x networks: p50, spread, GB/s, share of the roofline, ratios to peers",
+        description="For each operator and network: the p50 of the native kernels with its spread, GB/s over the bytes "
+        "that must move, their share of the bandwidth measured at the same working set, and how many times faster "
+        "than the reference and each peer it is. Everything takes about ten minutes.",
+    )
+    table.add_argument("--ops", nargs="+", choices=list(REGISTRY), default=list(REGISTRY), metavar="OP",
+                       help=f"only these operators: {', '.join(REGISTRY)}")  # fmt: skip
+    table.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS), metavar="NETWORK",
+                       help=f"only these shapes: {', '.join(NETWORKS)}")  # fmt: skip
+    table.add_argument("--save", type=Path, metavar="FILE", help="store the measured rows as JSON")
+    table.add_argument("--compare", type=Path, metavar="FILE", help="print how shares and ratios moved since this run")
+    figures = commands.add_parser(
+        "figures",
+        help="the figures that have a bound; exits 1 if one falls short",
+        description="Measure one group of figures and print each beside its bound. Exits 1 if one falls short.",
+    )
+    figures.add_argument("group", choices=list(GROUPS), metavar="GROUP", help=f"one of: {', '.join(GROUPS)}")
+    return parser
+
+
+def _table(options: argparse.Namespace) -> int:
+    stored = load(options.compare) if options.compare else None
+    if options.save:
+        _check_writable(options.save)
+    reason = why_not_native()
+    if reason is not None:
+        raise Unmeasurable(f"the native kernels are not active: {reason}")
+    threads = use_two_threads()
+    rows = print_table(options.ops, options.networks, stored)
+    if options.save:
+        save(options.save, rows, threads)
+    complete = len(rows) == len(options.ops) * len(options.networks)
+    return 0 if complete else SHORT
+
+
+def _figures(options: argparse.Namespace) -> int:
+    use_two_threads()
+    return 0 if print_figures(options.group) else SHORT
+
+
+def _check_writable(path: Path) -> None:
+    """Before minutes of measuring, not after them."""
+    target = path if path.exists() else path.parent
+    if path.is_dir() or not target.exists() or not os.access(target, os.W_OK):
+        raise ValueError(f"--save: {path} cannot be written")

@@ -1,0 +1,118 @@
+"""The table of ratios: every operator on every network against its peers, and the comparison with a stored run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import lps_kernels
+from benchmarks.cases import case, runners
+from benchmarks.check import failure
+from benchmarks.roofline import roofline
+from benchmarks.timing import measure
+
+FORMAT = "lps benchmark table 1"
+SECONDS = 1.0
+HEADER = f"{'op':<18}{'network':<13}{'p50 ms':>10}  {'p10..p90':<20}{'GB/s':>7}{'roofline':>10}  faster than"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operator on one network. Times are in seconds; a ratio is a peer's p50 over the native p50."""
+
+    op: str
+    network: str
+    p50: float
+    p10: float
+    p90: float
+    bytes_per_second: float
+    roofline_share: float
+    ratios: dict[str, float]
+
+    def __str__(self) -> str:
+        spread = f"{1e3 * self.p10:.3f}..{1e3 * self.p90:.3f}"
+        ratios = "  ".join(f"{peer} {ratio:.2f}x" for peer, ratio in self.ratios.items())
+        return (
+            f"{self.op:<18}{self.network:<13}{1e3 * self.p50:>10.3f}  {spread:<20}{self.bytes_per_second / 1e9:>7.1f}"
+            f"{100 * self.roofline_share:>8.0f} %  {ratios}"
+        )
+
+
+def measure_row(op: str, network: str) -> Row:
+    """Time the native operator, its reference and its peers in turns; the roofline is measured right after."""
+    here = case(op, network)
+    traffic = here.traffic()
+    timings = measure({runner: here.thunk(runner) for runner in runners(op)}, SECONDS)
+    native = timings.pop("native")
+    limit = roofline(traffic.working_set).limit(traffic.written / traffic.moved)
+    speed = traffic.moved / native.p50
+    ratios = {runner: timing.p50 / native.p50 for runner, timing in timings.items()}
+    return Row(op, network, native.p50, native.p10, native.p90, speed, speed / limit, ratios)
+
+
+def print_table(ops: Iterable[str], networks: Iterable[str], stored: dict[tuple[str, str], Row] | None) -> list[Row]:
+    """Print each row as soon as it is measured; an operator that fails its check gets its failure instead."""
+    print(HEADER)
+    rows = []
+    for op in ops:
+        wrong = failure(op)
+        if wrong is not None:
+            print(f"{op:<18}not timed: {wrong}", flush=True)
+            continue
+        for network in networks:
+            row = measure_row(op, network)
+            rows.append(row)
+            print(row, flush=True)
+            if stored is not None:
+                print(f"{'':<18}{change(stored.get((op, network)), row)}", flush=True)
+    return rows
+
+
+def change(before: Row | None, now: Row) -> str:
+    """How shares and ratios moved; times of two runs are not compared, the machine may have changed between them."""
+    if before is None:
+        return "not in the stored run"
+    parts = [f"roofline {100 * before.roofline_share:.0f} -> {100 * now.roofline_share:.0f} %"]
+    for peer in before.ratios.keys() & now.ratios.keys():
+        was, ratio = before.ratios[peer], now.ratios[peer]
+        parts.append(f"{peer} {was:.2f} -> {ratio:.2f}x ({100 * (ratio / was - 1):+.0f} %)")
+    return "stored: " + "  ".join(parts)
+
+
+def save(path: Path, rows: list[Row], threads: int) -> None:
+    """Write the rows and what they were measured with as JSON."""
+    versions = {"torch": torch.__version__, "lps_kernels": lps_kernels.__version__}
+    content = {"format": FORMAT, **versions, "threads": threads, "rows": [asdict(row) for row in rows]}
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def load(path: Path) -> dict[tuple[str, str], Row]:
+    """The rows of a stored run; raises ValueError, in one sentence, on anything that is not one."""
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"{path} is not a stored table: expected an object with format '{FORMAT}'")
+    entries = content.get("rows")
+    if not isinstance(entries, list) or not all(map(_is_row, entries)):
+        raise ValueError(f"{path} is damaged: a row lacks a field or has one of the wrong type")
+    rows = [Row(**entry) for entry in entries]
+    return {(row.op, row.network): row for row in rows}
+
+
+def _is_row(entry: Any) -> bool:
+    if not isinstance(entry, dict) or entry.keys() != {field.name for field in fields(Row)}:
+        return False
+    numbers = [value for key, value in entry.items() if key not in ("op", "network", "ratios")]
+    if not isinstance(entry["ratios"], dict):
+        return False
+    positive = all(isinstance(value, int | float) and value > 0 for value in (*numbers, *entry["ratios"].values()))
+    return positive and isinstance(entry["op"], str) and isinstance(entry["network"], str)

@@ -1,0 +1,59 @@
+"""Every operator x network x runner for pytest-benchmark: ``pytest benchmarks --benchmark-only``.
+
+The groups of the printed result are one operator on one network, with both backends and all peers in it. An operator
+that fails its correctness check is not timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks.cases import case, runners, why_not_native
+from benchmarks.check import failure
+from benchmarks.roofline import roofline
+from benchmarks.shapes import NETWORKS
+from benchmarks.timing import time_call, use_two_threads
+from lps_kernels._registry import REGISTRY
+
+SECONDS = 1.0
+# Their stable sorts take 20 to 30 s a call.
+SLOW = {("project", "64m", "reference"), ("admm_update_", "64m", "reference")}
+
+
+def _parameters() -> Iterator[object]:
+    for op in REGISTRY:
+        for network in NETWORKS:
+            for runner in runners(op):
+                yield pytest.param(op, network, runner, id=f"{op}-{network}-{runner}")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _threads() -> None:
+    use_two_threads()
+
+
+@pytest.mark.parametrize(("op", "network", "runner"), _parameters())
+def test_kernel(benchmark: Any, op: str, network: str, runner: str) -> None:  # the fixture's class is not typed
+    """Times repeated calls on the same state."""
+    reason = why_not_native()
+    if runner == "native" and reason is not None:
+        pytest.skip(f"the native kernels are not active: {reason}")
+    wrong = failure(op)
+    assert wrong is None, f"not timed: {wrong}"
+    benchmark.group = f"{op} {network}"
+    here = case(op, network)
+    run = here.thunk(runner)
+    if (op, network, runner) in SLOW:
+        benchmark.pedantic(run, rounds=1)
+        return
+    run()
+    rounds = max(3, min(200, int(SECONDS / time_call(run))))
+    benchmark.pedantic(run, rounds=rounds)
+    if runner == "native" and not benchmark.disabled:
+        traffic = here.traffic()
+        speed = traffic.moved / benchmark.stats.stats.median
+        limit = roofline(traffic.working_set).limit(traffic.written / traffic.moved)
+        benchmark.extra_info |= {"bytes_per_second": speed, "roofline_share": speed / limit}

@@ -1,0 +1,76 @@
+"""Times of several callables, measured side by side.
+
+The statistic is the p50 of many calls, printed with the spread p10..p90; a ratio is the ratio of two p50s of one
+measurement. Other work on the machine comes and goes over seconds, so the callables take short turns, round after
+round, and meet the same noise. Every turn starts with an untimed call: each callable then finds the caches as it
+leaves them itself, not as its neighbour does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import quantiles
+from time import perf_counter
+
+import torch
+
+Thunk = Callable[[], object]
+
+# A turn lasts about this long, but is at least one and at most ten timed calls.
+TURN_SECONDS = 0.02
+TURN_CALLS = 10
+MINIMUM_ROUNDS = 5
+
+
+def use_two_threads() -> int:
+    """Let torch use two threads, as the bounds assume, or one where there is only one core; returns how many."""
+    threads = min(2, os.cpu_count() or 1)
+    torch.set_num_threads(threads)
+    return threads
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds a call takes: the median of all calls, and what a tenth of them stay below and above."""
+
+    p50: float
+    p10: float
+    p90: float
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> Timing:
+        """The percentiles of these times; a single one stands for all three."""
+        if len(seconds) == 1:
+            return cls(seconds[0], seconds[0], seconds[0])
+        tenths = quantiles(seconds, n=10, method="inclusive")
+        return cls(p50=tenths[4], p10=tenths[0], p90=tenths[8])
+
+    def __str__(self) -> str:
+        return f"{1e3 * self.p50:.3f} ms [{1e3 * self.p10:.3f}..{1e3 * self.p90:.3f}]"
+
+
+def time_call(function: Thunk) -> float:
+    """Seconds of one call, including the release of its result."""
+    start = perf_counter()
+    function()
+    return perf_counter() - start
+
+
+def measure(functions: Mapping[str, Thunk], seconds: float) -> dict[str, Timing]:
+    """Time the callables in turns, for about ``seconds`` each.
+
+    One whose first call takes longer than ``seconds`` is not called again: that call is its time.
+    """
+    first = {name: time_call(function) for name, function in functions.items()}
+    samples = {name: [time] for name, time in first.items() if time > seconds}
+    turns = {name: min(TURN_CALLS, max(1, int(TURN_SECONDS / time))) for name, time in first.items() if time <= seconds}
+    samples |= {name: [] for name in turns}
+    rounds, start = 0, perf_counter()
+    while rounds < MINIMUM_ROUNDS or perf_counter() - start < seconds * len(turns):
+        for name, calls in turns.items():
+            functions[name]()
+            samples[name] += [time_call(functions[name]) for _ in range(calls)]
+        rounds += 1
+    return {name: Timing.of(samples[name]) for name in functions}

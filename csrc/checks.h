@@ -1,0 +1,207 @@
+// Argument checks of the registered operators. Every refusal reads
+//   lps::op: argument: expected this, got that
+// letter for letter as in lps_kernels/_checks.py; the tests compare the two.
+#pragma once
+
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lps.h"
+
+namespace lps {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+[[noreturn]] inline void refuse(const std::string& op, const std::string& argument, const std::string& expected,
+                                const std::string& got) {
+  throw std::runtime_error("lps::" + op + ": " + argument + ": expected " + expected + ", got " + got);
+}
+
+inline std::string text(int64_t x) { return std::to_string(x); }
+
+// As Python prints a float: the shortest digits that read back as the same number.
+inline std::string text(double x) {
+  char digits[40];
+  for (int precision = 1; precision <= 17; ++precision) {
+    std::snprintf(digits, sizeof(digits), "%.*g", precision, x);
+    if (std::strtod(digits, nullptr) == x) break;
+  }
+  const std::string out = digits;
+  return std::isfinite(x) && out.find_first_of(".e") == std::string::npos ? out + ".0" : out;
+}
+
+template <class Ints>
+std::string list_text(const Ints& values) {
+  std::string out = "[";
+  for (size_t i = 0; i < values.size(); ++i) out += (i == 0 ? "" : ", ") + std::to_string(values[i]);
+  return out + "]";
+}
+
+inline std::string join(const std::vector<std::string>& words, const std::string& last) {
+  std::string out = words[0];
+  for (size_t i = 1; i < words.size(); ++i) out += (i + 1 == words.size() ? last : ", ") + words[i];
+  return out;
+}
+
+inline std::string dtype_name(ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Float:
+      return "float32";
+    case ScalarType::Double:
+      return "float64";
+    case ScalarType::BFloat16:
+      return "bfloat16";
+    case ScalarType::Half:
+      return "float16";
+    case ScalarType::Bool:
+      return "bool";
+    case ScalarType::Byte:
+      return "uint8";
+    case ScalarType::Char:
+      return "int8";
+    case ScalarType::Short:
+      return "int16";
+    case ScalarType::Int:
+      return "int32";
+    case ScalarType::Long:
+      return "int64";
+    default:
+      return "another dtype";
+  }
+}
+
+inline const std::vector<ScalarType> kFloats{ScalarType::Float, ScalarType::Double, ScalarType::BFloat16,
+                                             ScalarType::Half};
+inline const std::vector<ScalarType> kStateFloats{ScalarType::Float, ScalarType::Double};
+
+inline void check_dtype(const std::string& op, const std::string& argument, const Tensor& tensor,
+                        const std::vector<ScalarType>& allowed) {
+  if (std::find(allowed.begin(), allowed.end(), tensor.scalar_type()) != allowed.end()) return;
+  std::vector<std::string> names;
+  for (ScalarType dtype : allowed) names.push_back(dtype_name(dtype));
+  refuse(op, argument, "dtype " + join(names, " or "), dtype_name(tensor.scalar_type()));
+}
+
+// The kernels behind these checks read ordinary memory.
+inline void check_cpu(const std::string& op, const std::string& argument, const Tensor& tensor,
+                      const std::string& model_name) {
+  if (!tensor.is_cpu()) refuse(op, argument, "device cpu (that of " + model_name + ")", "another device");
+}
+
+inline bool same_shape(const Tensor& a, const Tensor& b) {
+  const auto left = a.sizes(), right = b.sizes();
+  return left.size() == right.size() && std::equal(left.begin(), left.end(), right.begin());
+}
+
+inline void check_like(const std::string& op, const std::string& argument, const Tensor& tensor,
+                       const std::string& model_name, const Tensor& model, ScalarType dtype) {
+  check_cpu(op, argument, tensor, model_name);
+  if (tensor.scalar_type() != dtype) {
+    const std::string whose = dtype == model.scalar_type() ? " (that of " + model_name + ")" : "";
+    refuse(op, argument, "dtype " + dtype_name(dtype) + whose, dtype_name(tensor.scalar_type()));
+  }
+  if (!same_shape(tensor, model)) {
+    refuse(op, argument, "shape " + list_text(model.sizes()) + " (that of " + model_name + ")",
+           list_text(tensor.sizes()));
+  }
+}
+
+inline void check_like(const std::string& op, const std::string& argument, const Tensor& tensor,
+                       const std::string& model_name, const Tensor& model) {
+  check_like(op, argument, tensor, model_name, model, model.scalar_type());
+}
+
+inline std::string entry(const char* argument, size_t layer) { return std::string(argument) + "[" + text(int64_t(layer)) + "]"; }
+
+inline void check_length(const std::string& op, const char* argument, size_t got, size_t layers, const char* what) {
+  if (got != layers) refuse(op, argument, text(int64_t(layers)) + " " + what + " (one a layer)", text(int64_t(got)));
+}
+
+inline void check_layers(const std::string& op, const char* argument, const std::vector<Tensor>& layers,
+                         const std::vector<ScalarType>& allowed) {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    check_dtype(op, entry(argument, i), layers[i], allowed);
+    check_cpu(op, entry(argument, i), layers[i], entry(argument, 0));
+    if (layers[i].scalar_type() != layers[0].scalar_type()) {
+      refuse(op, entry(argument, i), "dtype " + dtype_name(layers[0].scalar_type()) + " (that of " + entry(argument, 0) + ")",
+             dtype_name(layers[i].scalar_type()));
+    }
+  }
+}
+
+inline void check_companions(const std::string& op, const char* argument, const std::vector<Tensor>& tensors,
+                             const char* name, const std::vector<Tensor>& layers, ScalarType dtype) {
+  check_length(op, argument, tensors.size(), layers.size(), "tensors");
+  for (size_t i = 0; i < layers.size(); ++i) check_like(op, entry(argument, i), tensors[i], entry(name, i), layers[i], dtype);
+}
+inline void check_companions(const std::string& op, const char* argument, const std::vector<Tensor>& tensors,
+                             const char* name, const std::vector<Tensor>& layers) {
+  check_companions(op, argument, tensors, name, layers,
+                   layers.empty() ? ScalarType::Float : layers[0].scalar_type());
+}
+
+inline void check_contiguous(const std::string& op, const std::string& argument, const Tensor& tensor) {
+  if (!tensor.is_contiguous()) refuse(op, argument, "a contiguous tensor", "strides " + list_text(tensor.strides()));
+}
+
+// The position of `value` among the choices of an enumeration, in the order of its members.
+template <class Enum>
+Enum check_choice(const std::string& op, const char* argument, const std::string& value,
+                  const std::vector<std::string>& choices) {
+  const auto found = std::find(choices.begin(), choices.end(), value);
+  if (found == choices.end()) refuse(op, argument, "one of " + join(choices, ", "), value);
+  return static_cast<Enum>(found - choices.begin());
+}
+
+// Memory that an argument covers.
+struct Span {
+  const char* begin;
+  const char* end;
+  const char* argument;
+  size_t layer;
+  bool writes;
+  bool listed;
+
+  std::string name() const { return listed ? entry(argument, layer) : argument; }
+};
+
+inline Span span_of(const char* argument, const Tensor& tensor, bool writes, bool listed = false, size_t layer = 0) {
+  int64_t last = 0;
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
+  const char* begin = static_cast<const char*>(tensor.data_ptr());
+  const int64_t bytes = tensor.numel() == 0 ? 0 : (last + 1) * static_cast<int64_t>(tensor.element_size());
+  return {begin, begin + bytes, argument, layer, writes, listed};
+}
+
+inline void add_spans(std::vector<Span>& spans, const char* argument, const std::vector<Tensor>& tensors, bool writes) {
+  for (size_t i = 0; i < tensors.size(); ++i) spans.push_back(span_of(argument, tensors[i], writes, true, i));
+}
+
+// No written tensor shares memory with any other argument. Callers list written tensors first.
+inline void check_no_overlap(const std::string& op, std::vector<Span> spans) {
+  std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  const Span *any = nullptr, *written = nullptr;  // who reaches furthest so far
+  for (const Span& span : spans) {
+    if (span.begin == span.end) continue;
+    if (span.writes && any != nullptr && span.begin < any->end) {
+      refuse(op, span.name(), "memory apart from " + any->name(), "overlapping memory");
+    }
+    if (written != nullptr && span.begin < written->end) {
+      refuse(op, written->name(), "memory apart from " + span.name(), "overlapping memory");
+    }
+    if (any == nullptr || span.end > any->end) any = &span;
+    if (span.writes) written = &span;
+  }
+}
+
+}  // namespace lps

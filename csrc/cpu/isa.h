@@ -1,0 +1,78 @@
+// The table of kernels of one instruction set. A kernel works on one range of one array, on one thread;
+// the drivers (compose.cpp, project.cpp, step.cpp, bits.cpp) cut the work into ranges.
+// Ranges begin at multiples of 8 coordinates: one byte of packed bits, one block of lanes.
+#pragma once
+
+#include "../lps.h"
+
+namespace lps {
+
+constexpr int kDTypes = 4;
+constexpr int kLanes = 8;
+
+// Weights a unit of work holds: 32768 x 4 bytes stay in a core's L2 cache together with their companions.
+constexpr int64_t kUnit = 32768;
+
+// What is scored and selected: x itself or, where `centre` is set, s = x + dual with the dual recovered from `centre`
+// and the kept bits of `owner`.
+struct Source {
+  const void* x = nullptr;
+  const void* centre = nullptr;
+  const uint8_t* owner = nullptr;
+};
+
+// Scores become integer keys of the same order. Coordinates outside the region have the key kOutside, below all others.
+template <class Key>
+constexpr Key kOutside = sizeof(Key) == 4 ? static_cast<Key>(INT32_MIN) : static_cast<Key>(INT64_MIN);
+
+// How many coordinates of a range lie in the region, above the band [low, high] of keys, and inside the band.
+struct Band {
+  int64_t region, above, inside;
+};
+
+// Selection on keys: int32 for fp32, bf16 and fp16, int64 for fp64 and for the scores of groups.
+template <class Key>
+struct SelectKernels {
+  // Counts a range and, where `candidates` is not null, writes the keys inside the band (room for the range + 8).
+  Band (*collect)(const Source&, Region, Score, int64_t begin, int64_t end, Key low, Key high, Key* candidates);
+  // How many of the keys are at least `bound`.
+  int64_t (*count_at_least)(const Key* keys, int64_t count, Key bound);
+  // The bits of a range: key above the threshold, or equal to it and at an index up to `last_tie`.
+  void (*threshold_bits)(const Source&, Region, Score, int64_t begin, int64_t end, Key threshold, int64_t last_tie,
+                         uint8_t* bits);
+};
+
+struct Kernels {
+  const char* name;
+
+  void (*compose[kDTypes][3])(const void* w, const void* mask, const void* w_bar, void* out, int64_t begin, int64_t end,
+                              bool stream);
+  void (*compose_owned[kDTypes])(const void* v, const void* w_bar, const uint8_t* owner, void* out, int64_t begin,
+                                 int64_t end, bool stream);
+
+  SelectKernels<int32_t> select32[kDTypes];  // f64: empty
+  SelectKernels<int64_t> select64;           // f64
+  // sums[c] += the terms of column c over rows [row_begin, row_end) of a matrix of `columns` columns, for columns
+  // [begin, end).
+  void (*column_sums[kDTypes])(const Source&, Region, Score, int64_t row_begin, int64_t row_end, int64_t columns,
+                               int64_t begin, int64_t end, double* sums);
+  // The sum of the terms of a contiguous run.
+  double (*run_sum[kDTypes])(const Source&, Region, Score, int64_t begin, int64_t end);
+  // out[i] = x[i] in fp64, without the dual.
+  void (*widen[kDTypes])(const Source&, int64_t begin, int64_t end, double* out);
+  // out = bit ? x : 0, or bit ? 1 : 0; `bits` starts at `begin`.
+  void (*keep_values[kDTypes])(const void* x, const uint8_t* bits, void* out, int64_t begin, int64_t end);
+  void (*keep_ones[kDTypes])(const uint8_t* bits, void* out, int64_t begin, int64_t end);
+  void (*region_bits)(const uint8_t* owner, Region, int64_t begin, int64_t end, uint8_t* bits);
+  // Writes centre and the kept bits of owner from the selection; f32 and f64 only.
+  void (*admm_write[2])(const void* v, void* centre, uint8_t* owner, bool fresh, const uint8_t* bits, int64_t begin,
+                        int64_t end);
+
+  void (*proximal_adam[2])(const StepLayer&, Moves, const AdamScalars&, int64_t begin, int64_t end, bool stream);
+  void (*proximal_grad[2])(const GradLayer&, Moves, double rho, double tau, int64_t begin, int64_t end);
+
+  void (*pack)(const uint8_t* bools, uint8_t* bits, int64_t begin, int64_t end);
+  void (*unpack)(const uint8_t* bits, uint8_t* bools, int64_t begin, int64_t end);
+};
+
+}  // namespace lps

@@ -1,0 +1,313 @@
+// Exact top-k for a batch of layers of unequal size.
+//
+// A sample of each layer brackets the key of its k-th best coordinate; one pass counts what lies above the bracket and
+// collects the few keys inside it; bisection on those finds the exact key, and the unit that holds the last tie its
+// index. A bracket that misses (a sample can) is widened to everything and the pass repeated, so the result is always
+// exact, and it is the same for any sample and any number of threads.
+#include "select.h"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+
+namespace lps {
+
+namespace {
+
+constexpr int64_t kSmallLayer = 8192;  // below this, sampling costs more than collecting every key
+
+template <class Key>
+struct Search {
+  Selection* selection;
+  Key low, high;  // the bracket
+  bool done;
+  bool short_of_groups;
+  int64_t region;
+
+  int64_t count() const { return selection->view.g; }
+  // A bracket of one key needs no list of the keys inside it.
+  bool collects() const { return low < high; }
+};
+
+template <class Key>
+struct Chunk {
+  size_t search;
+  int64_t begin, end;
+  Key* candidates;
+  Band band;
+};
+
+template <class Key>
+constexpr Key lowest_key() {
+  return kOutside<Key> + 1;
+}
+template <class Key>
+constexpr Key highest_key() {
+  return std::numeric_limits<Key>::max() - 1;
+}
+
+// The largest bound in [low, high] that at least `wanted` keys reach, by bisection; low where there is none.
+template <class Key, class Count>
+Key bisect(Key low, Key high, int64_t wanted, Count&& count_at_least) {
+  using Unsigned = std::make_unsigned_t<Key>;
+  while (low < high) {
+    const Unsigned span = static_cast<Unsigned>(high) - static_cast<Unsigned>(low);
+    const Key middle = static_cast<Key>(static_cast<Unsigned>(low) + span / 2 + span % 2);
+    if (count_at_least(middle) >= wanted) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// Scattered blocks of eight coordinates; a fixed sequence, so that every run does the same.
+template <class Key>
+void bracket_by_sample(const SelectKernels<Key>& kernels, Search<Key>& search) {
+  const Selection& selection = *search.selection;
+  const int64_t count = search.count();
+  search.low = lowest_key<Key>();
+  search.high = highest_key<Key>();
+  if (count <= kSmallLayer) return;
+  const int64_t blocks = std::clamp<int64_t>(count / 256, 128, 2048);
+  const int64_t stride = count / blocks;
+  std::vector<Key> sample(static_cast<size_t>(blocks * kLanes + kLanes));
+  int64_t sampled = 0;
+  uint64_t random = 0x9e3779b97f4a7c15ull;
+  for (int64_t block = 0; block < blocks; ++block) {
+    random = random * 6364136223846793005ull + 1442695040888963407ull;
+    const int64_t jitter = static_cast<int64_t>((random >> 33) % static_cast<uint64_t>(stride - kLanes + 1));
+    const int64_t begin = block * stride + jitter;
+    sampled += kernels
+                   .collect(selection.source, selection.region, selection.score, begin, begin + kLanes, search.low,
+                            search.high, sample.data() + sampled)
+                   .inside;
+  }
+  // Of the sampled coordinates, about `rank` are among the best `keep`. Six deviations, as neighbours may be alike.
+  const double share = static_cast<double>(selection.keep) / static_cast<double>(count);
+  const double rank = share * static_cast<double>(blocks * kLanes);
+  const double slack = 6 * std::sqrt(std::max(rank * (1 - share), 1.0)) + 8;
+  const auto reach = [&](Key bound) { return kernels.count_at_least(sample.data(), sampled, bound); };
+  const int64_t few = static_cast<int64_t>(rank - slack), many = static_cast<int64_t>(rank + slack);
+  if (many <= sampled) search.low = bisect(search.low, search.high, many, reach);
+  if (few >= 1) search.high = bisect(search.low, search.high, few, reach);
+}
+
+// Counts and collects over all layers that are still searched.
+template <class Key>
+void collect_chunks(const SelectKernels<Key>& kernels, const Parallel& parallel, std::vector<Search<Key>>& searches,
+                    std::vector<Chunk<Key>>& chunks, std::unique_ptr<Key[]>& room) {
+  chunks.clear();
+  int64_t candidates = 0;
+  for (size_t i = 0; i < searches.size(); ++i) {
+    if (searches[i].done) continue;
+    for (int64_t begin = 0; begin < searches[i].count(); begin += kUnit) {
+      const int64_t end = std::min(begin + kUnit, searches[i].count());
+      chunks.push_back({i, begin, end, nullptr, {0, 0, 0}});
+      if (searches[i].collects()) candidates += end - begin + kLanes;
+    }
+  }
+  // Untouched memory costs nothing: only the few pages that candidates reach become resident.
+  room.reset(new Key[static_cast<size_t>(candidates)]);
+  Key* next = room.get();
+  for (Chunk<Key>& chunk : chunks) {
+    if (!searches[chunk.search].collects()) continue;
+    chunk.candidates = next;
+    next += chunk.end - chunk.begin + kLanes;
+  }
+  parallel_each(parallel, chunks, [&](Chunk<Key>& chunk) {
+    const Search<Key>& search = searches[chunk.search];
+    const Selection& selection = *search.selection;
+    chunk.band = kernels.collect(selection.source, selection.region, selection.score, chunk.begin, chunk.end,
+                                 search.low, search.high, chunk.candidates);
+  });
+}
+
+// The index of the tie number `wanted` (from 1) of the chunk.
+template <class Key>
+int64_t find_tie(const SelectKernels<Key>& kernels, const Selection& selection, const Chunk<Key>& chunk, Key threshold,
+                 int64_t wanted) {
+  uint8_t reached[kBitBlock / kLanes], above[kBitBlock / kLanes];
+  for (int64_t begin = chunk.begin; begin < chunk.end; begin += kBitBlock) {
+    const int64_t end = std::min(begin + kBitBlock, chunk.end);
+    kernels.threshold_bits(selection.source, selection.region, selection.score, begin, end, threshold, chunk.end,
+                           reached);
+    kernels.threshold_bits(selection.source, selection.region, selection.score, begin, end, threshold, -1, above);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t byte = (i - begin) / kLanes, bit = (i - begin) % kLanes;
+      if (((reached[byte] & ~above[byte]) >> bit) & 1 && --wanted == 0) return i;
+    }
+  }
+  return chunk.end;
+}
+
+// Finds the exact threshold from the chunks [first, last) of one search, or widens its bracket.
+template <class Key>
+void resolve(const SelectKernels<Key>& kernels, Search<Key>& search, const Chunk<Key>* first, const Chunk<Key>* last) {
+  Selection& selection = *search.selection;
+  int64_t above = 0, inside = 0;
+  search.region = 0;
+  for (const Chunk<Key>* chunk = first; chunk != last; ++chunk) {
+    search.region += chunk->band.region;
+    above += chunk->band.above;
+    inside += chunk->band.inside;
+  }
+  if (selection.keep < 0 || selection.keep > search.region) {
+    search.done = search.short_of_groups = true;
+    return;
+  }
+  if (above >= selection.keep || above + inside < selection.keep) {
+    search.low = lowest_key<Key>();
+    search.high = highest_key<Key>();
+    return;
+  }
+  const auto reach = [&](const Chunk<Key>& chunk, Key bound) {
+    if (!search.collects()) return bound <= search.low ? chunk.band.inside : 0;
+    return kernels.count_at_least(chunk.candidates, chunk.band.inside, bound);
+  };
+  const auto reach_all = [&](Key bound) {
+    int64_t count = above;
+    for (const Chunk<Key>* chunk = first; chunk != last; ++chunk) count += reach(*chunk, bound);
+    return count;
+  };
+  const Key threshold = bisect(search.low, search.high, selection.keep, reach_all);
+  selection.threshold = threshold;
+  search.done = true;
+  int64_t ties = selection.keep - reach_all(threshold + 1);  // survivors whose key is the threshold itself
+  for (const Chunk<Key>* chunk = first; chunk != last; ++chunk) {
+    const int64_t here = reach(*chunk, threshold) - reach(*chunk, threshold + 1);
+    if (ties <= here) {
+      selection.last_tie = ties == here ? chunk->end - 1 : find_tie(kernels, selection, *chunk, threshold, ties);
+      return;
+    }
+    ties -= here;
+  }
+}
+
+// Groups of one weight, or the scores of larger groups.
+template <class Key>
+std::optional<Shortfall> select_coordinates(const SelectKernels<Key>& kernels, const Parallel& parallel,
+                                            const std::vector<Selection*>& selections) {
+  std::vector<Search<Key>> searches;
+  for (Selection* selection : selections) {
+    // Nothing to keep: a threshold that no key reaches.
+    selection->threshold = highest_key<Key>();
+    selection->last_tie = -1;
+    searches.push_back({selection, 0, 0, selection->keep == 0, false, 0});
+  }
+  parallel_each(parallel, searches, [&](Search<Key>& search) {
+    if (!search.done) bracket_by_sample(kernels, search);
+  });
+  std::vector<Chunk<Key>> chunks;
+  std::unique_ptr<Key[]> room;
+  const auto searching = [](const Search<Key>& search) { return !search.done; };
+  while (std::any_of(searches.begin(), searches.end(), searching)) {
+    collect_chunks(kernels, parallel, searches, chunks, room);
+    parallel(static_cast<int64_t>(searches.size()), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        Search<Key>& search = searches[static_cast<size_t>(i)];
+        if (search.done) continue;
+        const auto mine = [&](const Chunk<Key>& chunk) { return chunk.search == static_cast<size_t>(i); };
+        const auto first = std::find_if(chunks.begin(), chunks.end(), mine);
+        const auto last = std::find_if_not(first, chunks.end(), mine);
+        resolve(kernels, search, chunks.data() + (first - chunks.begin()), chunks.data() + (last - chunks.begin()));
+      }
+    });
+  }
+  for (const Search<Key>& search : searches) {
+    if (search.short_of_groups) return Shortfall{search.selection->layer, search.selection->region, search.region};
+  }
+  return std::nullopt;
+}
+
+// Scores the larger groups, selects on the scores and writes a byte a group.
+std::optional<Shortfall> select_scored(const Kernels& kernels, const Parallel& parallel, DType dtype,
+                                       const std::vector<Selection*>& selections) {
+  std::vector<std::vector<double>> scores(selections.size());
+  std::vector<std::vector<uint8_t>> absent(selections.size());
+  std::vector<Scoring> jobs;
+  for (size_t i = 0; i < selections.size(); ++i) {
+    const Selection& selection = *selections[i];
+    scores[i].resize(static_cast<size_t>(selection.view.g));
+    absent[i].resize(static_cast<size_t>(selection.view.g));
+    jobs.push_back({selection.source, selection.region, selection.score, selection.view, scores[i].data(),
+                    absent[i].data()});
+  }
+  score_groups(kernels, parallel, dtype, jobs);
+  // The scores are coordinates of their own, of which the absent groups are not free.
+  std::vector<Selection> on_scores;
+  std::vector<Selection*> pointers;
+  for (size_t i = 0; i < selections.size(); ++i) {
+    const Source source{scores[i].data(), nullptr, absent[i].data()};
+    on_scores.push_back({i, source, Region::free, Score::half, {1, selections[i]->view.g, 1}, selections[i]->keep});
+  }
+  for (Selection& selection : on_scores) pointers.push_back(&selection);
+  if (auto shortfall = select_coordinates<int64_t>(kernels.select64, parallel, pointers)) {
+    const Selection& selection = *selections[shortfall->layer];
+    return Shortfall{selection.layer, selection.region, shortfall->available};
+  }
+  parallel_each(parallel, pointers, [&](Selection* found) {
+    std::vector<uint8_t>& groups = selections[found->layer]->groups;
+    const int64_t count = found->view.g;
+    std::vector<uint8_t> bits(static_cast<size_t>((count + kLanes - 1) / kLanes));
+    groups.resize(static_cast<size_t>(count));
+    kernels.select64.threshold_bits(found->source, found->region, found->score, 0, count, found->threshold,
+                                    found->last_tie, bits.data());
+    kernels.unpack(bits.data(), groups.data(), 0, count);
+  });
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Shortfall> select_groups(const Kernels& kernels, const Parallel& parallel, DType dtype,
+                                       std::vector<Selection>& selections) {
+  std::vector<Selection*> single, scored;
+  for (Selection& selection : selections) (selection.view.single() ? single : scored).push_back(&selection);
+  std::optional<Shortfall> shortfall =
+      dtype == DType::f64
+          ? select_coordinates<int64_t>(kernels.select64, parallel, single)
+          : select_coordinates<int32_t>(kernels.select32[static_cast<int>(dtype)], parallel, single);
+  std::optional<Shortfall> of_scored = select_scored(kernels, parallel, dtype, scored);
+  // The first layer in the caller's order is the one to name.
+  if (shortfall && of_scored) return of_scored->layer < shortfall->layer ? of_scored : shortfall;
+  return shortfall ? shortfall : of_scored;
+}
+
+void selection_bits(const Kernels& kernels, DType dtype, const Selection& selection, int64_t begin, int64_t end,
+                    uint8_t* bits) {
+  if (selection.view.single()) {
+    if (dtype == DType::f64) {
+      kernels.select64.threshold_bits(selection.source, selection.region, selection.score, begin, end,
+                                      selection.threshold, selection.last_tie, bits);
+    } else {
+      kernels.select32[static_cast<int>(dtype)].threshold_bits(
+          selection.source, selection.region, selection.score, begin, end, static_cast<int32_t>(selection.threshold),
+          selection.last_tie, bits);
+    }
+    return;
+  }
+  // A byte a coordinate from the byte of its group, then packed.
+  const View& view = selection.view;
+  uint8_t members[kBitBlock] = {};
+  for (int64_t i = begin; i < end;) {
+    const int64_t group = i / view.b % view.g;
+    int64_t run;
+    if (view.b == 1) {
+      run = std::min(view.g - group, end - i);
+      std::copy_n(selection.groups.data() + group, run, members + (i - begin));
+    } else {
+      run = std::min(view.b - i % view.b, end - i);
+      std::fill_n(members + (i - begin), run, selection.groups[static_cast<size_t>(group)]);
+    }
+    i += run;
+  }
+  kernels.pack(members, bits, 0, end - begin);
+  if (selection.region == Region::all) return;
+  uint8_t inside[kBitBlock / kLanes];
+  kernels.region_bits(selection.source.owner, selection.region, begin, end, inside);
+  for (int64_t byte = 0; byte < (end - begin + kLanes - 1) / kLanes; ++byte) bits[byte] &= inside[byte];
+}
+
+}  // namespace lps

@@ -1,0 +1,262 @@
+// Kernels of the projection family, for any instruction set: score terms, keys, selection by threshold, writing.
+#pragma once
+
+#include "blocks.h"
+
+namespace lps {
+namespace {
+
+// A block of the source: x, or s = x + dual with the dual recovered from centre and the kept bits (DESIGN: free
+// coordinates have kept ? 0 : -centre, owned ones kept - centre).
+template <class Isa, class S, bool with_dual, class N>
+inline auto read_source(const Source& source, int64_t i, N n) {
+  using T = Compute<S>;
+  auto x = load<Isa>(static_cast<const S*>(source.x) + i, n);
+  if constexpr (with_dual) {
+    const auto centre = load<Isa>(static_cast<const S*>(source.centre) + i, n);
+    const auto free = Isa::template mask<T>(free_bits<Isa>(source.owner + i, n));
+    const auto kept = Isa::template mask<T>(kept_bits<Isa>(source.owner + i, n));
+    const auto zero = Isa::template set<T>(0), one = Isa::template set<T>(1);
+    const auto of_free = Isa::select(kept, zero, Isa::negate(centre));
+    const auto of_owned = Isa::sub(Isa::select(kept, one, zero), centre);
+    x = Isa::add(x, Isa::select(free, of_free, of_owned));
+  }
+  return x;
+}
+
+template <class Isa, class S, bool with_dual, Score score, class N>
+inline auto source_keys(const Source& source, int64_t i, N n) {
+  const auto x = read_source<Isa, S, with_dual>(source, i, n);
+  if constexpr (score == Score::l2) {
+    return Isa::magnitude_keys(x);
+  } else {
+    return Isa::value_keys(x);
+  }
+}
+
+// Turns the run-time description of a source into compile-time constants, once a range.
+template <bool value>
+using Bool = std::integral_constant<bool, value>;
+template <Score value>
+using ScoreIs = std::integral_constant<Score, value>;
+template <class F>
+inline void specialise(const Source& source, Score score, F&& f) {
+  const bool l2 = score == Score::l2;
+  if (source.centre != nullptr) {
+    l2 ? f(Bool<true>{}, ScoreIs<Score::l2>{}) : f(Bool<true>{}, ScoreIs<Score::half>{});
+  } else {
+    l2 ? f(Bool<false>{}, ScoreIs<Score::l2>{}) : f(Bool<false>{}, ScoreIs<Score::half>{});
+  }
+}
+
+template <class Isa, class S, class Key>
+Band collect(const Source& source, Region region, Score score, int64_t begin, int64_t end, Key low, Key high,
+             Key* candidates) {
+  Band band{0, 0, 0};
+  const auto below = Isa::set_keys(static_cast<Key>(low - 1)), top = Isa::set_keys(high);
+  specialise(source, score, [&](auto with_dual, auto score_is) {
+    for_blocks(begin, end, [&](int64_t i, auto n) {
+      const uint8_t inside = region_bits<Isa>(source.owner, i, region, n);
+      const auto keys = source_keys<Isa, S, with_dual.value, score_is.value>(source, i, n);
+      const uint8_t above = Isa::greater(keys, top) & inside;
+      const uint8_t within = Isa::greater(keys, below) & inside & static_cast<uint8_t>(~above);
+      if (candidates != nullptr) Isa::compress(candidates + band.inside, keys, within);
+      band.region += Isa::count(inside);
+      band.above += Isa::count(above);
+      band.inside += Isa::count(within);
+    });
+  });
+  return band;
+}
+
+template <class Isa, class Key>
+int64_t count_at_least(const Key* keys, int64_t count, Key bound) {
+  int64_t found = 0, i = 0;
+  const auto below = Isa::set_keys(static_cast<Key>(bound - 1));
+  for (; i + kLanes <= count; i += kLanes) found += Isa::count(Isa::greater(Isa::load_keys(keys + i), below));
+  for (; i < count; ++i) found += keys[i] >= bound;
+  return found;
+}
+
+template <class Isa, class S, class Key>
+void threshold_bits(const Source& source, Region region, Score score, int64_t begin, int64_t end, Key threshold,
+                    int64_t last_tie, uint8_t* bits) {
+  const auto bound = Isa::set_keys(threshold), below = Isa::set_keys(static_cast<Key>(threshold - 1));
+  specialise(source, score, [&](auto with_dual, auto score_is) {
+    for_blocks(begin, end, [&](int64_t i, auto n) {
+      const uint8_t inside = region_bits<Isa>(source.owner, i, region, n);
+      const auto keys = source_keys<Isa, S, with_dual.value, score_is.value>(source, i, n);
+      // Ties count up to and including index last_tie.
+      uint8_t tied = 0;
+      if (i + kLanes - 1 <= last_tie) {
+        tied = 0xff;
+      } else if (i <= last_tie) {
+        tied = static_cast<uint8_t>((2u << (last_tie - i)) - 1);
+      }
+      bits[(i - begin) / kLanes] =
+          (Isa::greater(keys, bound) | (Isa::greater(keys, below) & tied)) & inside;
+    });
+  });
+}
+
+// The fp64 term of each lane: x^2 or x - 1/2, and 0 outside the region.
+template <class Isa, class S, bool with_dual, Score score, bool everywhere, class N>
+inline auto terms(const Source& source, Region region, int64_t i, N n) {
+  const auto x = Isa::to_double(read_source<Isa, S, with_dual>(source, i, n));
+  auto term = x;
+  if constexpr (score == Score::l2) {
+    term = Isa::mul(x, x);
+  } else {
+    term = Isa::sub(x, Isa::template set<double>(0.5));
+  }
+  if constexpr (!everywhere || !std::is_same_v<N, Full>) {
+    term = Isa::zero_unless(Isa::template mask<double>(region_bits<Isa>(source.owner, i, region, n)), term);
+  }
+  return term;
+}
+
+template <class Isa, class S>
+void column_sums(const Source& source, Region region, Score score, int64_t row_begin, int64_t row_end, int64_t columns,
+                 int64_t begin, int64_t end, double* sums) {
+  specialise(source, score, [&](auto with_dual, auto score_is) {
+    const auto sum_rows = [&](auto everywhere) {
+      int64_t row = row_begin;
+      // Four rows at a time: the sums are loaded and stored once for them, and added in the order of the rows.
+      for (; row + 4 <= row_end; row += 4) {
+        for_blocks(begin, end, [&](int64_t c, auto n) {
+          const int64_t i = row * columns + c;
+          auto sum = load<Isa>(sums + c, n);
+          for (int64_t r = 0; r < 4; ++r) {
+            const auto term = terms<Isa, S, with_dual.value, score_is.value, everywhere.value>(source, region,
+                                                                                               i + r * columns, n);
+            sum = Isa::add(sum, term);
+          }
+          store<Isa>(sums + c, sum, n);
+        });
+      }
+      for (; row < row_end; ++row) {
+        for_blocks(begin, end, [&](int64_t c, auto n) {
+          const auto term =
+              terms<Isa, S, with_dual.value, score_is.value, everywhere.value>(source, region, row * columns + c, n);
+          store<Isa>(sums + c, Isa::add(load<Isa>(sums + c, n), term), n);
+        });
+      }
+    };
+    region == Region::all ? sum_rows(Bool<true>{}) : sum_rows(Bool<false>{});
+  });
+}
+
+template <class Isa, class S>
+double run_sum(const Source& source, Region region, Score score, int64_t begin, int64_t end) {
+  double total = 0;
+  specialise(source, score, [&](auto with_dual, auto score_is) {
+    const auto sum_run = [&](auto everywhere) {
+      // Four blocks of independent sums hide the latency of the additions.
+      const auto zero = Isa::template set<double>(0);
+      decltype(Isa::template set<double>(0)) sums[4] = {zero, zero, zero, zero};
+      int64_t i = begin;
+      for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
+        for (int s = 0; s < 4; ++s) {
+          const auto term = terms<Isa, S, with_dual.value, score_is.value, everywhere.value>(source, region,
+                                                                                             i + s * kLanes, Full{});
+          sums[s] = Isa::add(sums[s], term);
+        }
+      }
+      for_blocks(i, end, [&](int64_t j, auto n) {
+        sums[0] = Isa::add(
+            sums[0], terms<Isa, S, with_dual.value, score_is.value, everywhere.value>(source, region, j, n));
+      });
+      double lanes[kLanes];
+      store<Isa>(lanes, Isa::add(Isa::add(sums[0], sums[1]), Isa::add(sums[2], sums[3])), Full{});
+      for (double lane : lanes) total += lane;
+    };
+    region == Region::all ? sum_run(Bool<true>{}) : sum_run(Bool<false>{});
+  });
+  return total;
+}
+
+template <class Isa, class S>
+void widen_values(const Source& source, int64_t begin, int64_t end, double* out) {
+  for_blocks(begin, end, [&](int64_t i, auto n) {
+    store<Isa>(out + i, Isa::to_double(load<Isa>(static_cast<const S*>(source.x) + i, n)), n);
+  });
+}
+
+template <class Isa, class S>
+void keep_values(const void* x, const uint8_t* bits, void* out, int64_t begin, int64_t end) {
+  for_blocks(begin, end, [&](int64_t i, auto n) {
+    const auto kept = Isa::template mask<Compute<S>>(bits[(i - begin) / kLanes]);
+    const auto values = Isa::zero_unless(kept, load<Isa>(static_cast<const S*>(x) + i, n));
+    store<Isa>(static_cast<S*>(out) + i, values, n);
+  });
+}
+
+template <class Isa, class S>
+void keep_ones(const uint8_t* bits, void* out, int64_t begin, int64_t end) {
+  const auto one = Isa::template set<Compute<S>>(1);
+  for_blocks(begin, end, [&](int64_t i, auto n) {
+    const auto kept = Isa::template mask<Compute<S>>(bits[(i - begin) / kLanes]);
+    store<Isa>(static_cast<S*>(out) + i, Isa::zero_unless(kept, one), n);
+  });
+}
+
+template <class Isa>
+void region_bits_kernel(const uint8_t* owner, Region region, int64_t begin, int64_t end, uint8_t* bits) {
+  for_blocks(begin, end, [&](int64_t i, auto n) { bits[(i - begin) / kLanes] = region_bits<Isa>(owner, i, region, n); });
+}
+
+template <class Isa, class S>
+void admm_write(const void* v, void* centre, uint8_t* owner, bool fresh, const uint8_t* bits, int64_t begin,
+                int64_t end) {
+  const Source source{v, fresh ? nullptr : centre, owner};
+  specialise(source, Score::l2, [&](auto with_dual, auto) {
+    for_blocks(begin, end, [&](int64_t i, auto n) {
+      const auto s = read_source<Isa, S, with_dual.value>(source, i, n);
+      const uint8_t kept_here = bits[(i - begin) / kLanes];
+      const auto free = Isa::template mask<S>(free_bits<Isa>(owner + i, n));
+      const auto kept = Isa::template mask<S>(kept_here);
+      const auto of_free = Isa::select(kept, s, Isa::negate(s));
+      const auto shared = Isa::zero_unless(kept, Isa::template set<S>(1));
+      const auto of_owned = Isa::sub(shared, Isa::sub(s, shared));
+      store<Isa>(static_cast<S*>(centre) + i, Isa::select(free, of_free, of_owned), n);
+      if constexpr (std::is_same_v<decltype(n), Full>) {
+        Isa::write_kept(owner + i, kept_here);
+      } else {
+        uint8_t room[kLanes] = {};
+        std::memcpy(room, owner + i, static_cast<size_t>(n.count));
+        Isa::write_kept(room, kept_here);
+        std::memcpy(owner + i, room, static_cast<size_t>(n.count));
+      }
+    });
+  });
+}
+
+template <class Isa, class S>
+void fill_select(Kernels& table, DType dtype) {
+  const int row = static_cast<int>(dtype);
+  using Key = typename Isa::template KeyOf<Compute<S>>;
+  const SelectKernels<Key> select{collect<Isa, S, Key>, count_at_least<Isa, Key>, threshold_bits<Isa, S, Key>};
+  if constexpr (sizeof(Key) == 4) {
+    table.select32[row] = select;
+  } else {
+    table.select64 = select;
+  }
+  table.column_sums[row] = column_sums<Isa, S>;
+  table.run_sum[row] = run_sum<Isa, S>;
+  table.widen[row] = widen_values<Isa, S>;
+  table.keep_values[row] = keep_values<Isa, S>;
+  table.keep_ones[row] = keep_ones<Isa, S>;
+  if constexpr (std::is_floating_point_v<S>) table.admm_write[row] = admm_write<Isa, S>;
+}
+
+template <class Isa>
+void fill_select(Kernels& table) {
+  fill_select<Isa, float>(table, DType::f32);
+  fill_select<Isa, double>(table, DType::f64);
+  fill_select<Isa, bf16>(table, DType::bf16);
+  fill_select<Isa, f16>(table, DType::f16);
+  table.region_bits = region_bits_kernel<Isa>;
+}
+
+}  // namespace
+}  // namespace lps

@@ -1,0 +1,71 @@
+"""Builds the native library with CMake; everything else is declared in pyproject.toml."""
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+
+
+def fail(sentence: str) -> None:
+    """Stop the build with one sentence instead of a traceback."""
+    sys.exit(f"learn-prune-share: {sentence}")
+
+
+def torch_directory() -> Path:
+    """The torch to build against, found without importing it."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        fail("torch is not installed in the build environment; run `pip install torch==2.13.0` or build with isolation")
+    version = metadata.version("torch")
+    if tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < (2, 13):
+        fail(f"the library needs torch 2.13 or later to build, got {version}; run `pip install torch==2.13.0`")
+    return Path(spec.origin).parent
+
+
+def check_machine() -> None:
+    """Name what is missing before CMake would, at length."""
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
+        fail(f"the library builds on Linux on x86_64 or aarch64, got {sys.platform} on {platform.machine()}")
+    compilers = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
+    if not any(shutil.which(compiler) for compiler in compilers):
+        fail(f"no C++ compiler was found (looked for {', '.join(compilers)}); install g++ or set CXX")
+    if os.environ.get("LPS_CUDA", "0") not in ("0", "1"):
+        fail(f"LPS_CUDA: expected 0 or 1, got {os.environ['LPS_CUDA']}")
+    if os.environ.get("LPS_CUDA") == "1" and not list((ROOT / "csrc/cuda").glob("*.cu")):
+        fail("LPS_CUDA=1: csrc/cuda holds no sources yet; build without it")
+
+
+class CMakeBuild(build_ext):
+    """Runs CMake and puts the library where setuptools wants it."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """One file for every Python: the library does not use Python's C API."""
+        return str(Path(*fullname.split("."))) + ".abi3.so"
+
+    def build_extension(self, ext: Extension) -> None:
+        """Configure and build."""
+        check_machine()
+        output = Path(self.get_ext_fullpath(ext.name)).resolve().parent
+        build = Path(self.build_temp).resolve()
+        build.mkdir(parents=True, exist_ok=True)
+        configure = ["cmake", "-G", "Ninja", str(ROOT), f"-DTORCH_DIR={torch_directory()}"]
+        configure += [f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={output}", f"-DLPS_CUDA={os.environ.get('LPS_CUDA', '0')}"]
+        for command in (configure, ["cmake", "--build", "."]):
+            if subprocess.run(command, cwd=build, check=False).returncode != 0:
+                fail(f"`{' '.join(command[:2])}` failed; its messages are above")
+
+
+setup(
+    ext_modules=[Extension("lps_kernels._C", [], py_limited_api=True)],
+    cmdclass={"build_ext": CMakeBuild},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

@@ -1,0 +1,1 @@
+"""Tests of the operators, the backends and the build."""
