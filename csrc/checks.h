@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -46,12 +47,6 @@ std::string list_text(const Ints& values) {
   return out + "]";
 }
 
-inline std::string join(const std::vector<std::string>& words, const std::string& last) {
-  std::string out = words[0];
-  for (size_t i = 1; i < words.size(); ++i) out += (i + 1 == words.size() ? last : ", ") + words[i];
-  return out;
-}
-
 inline std::string dtype_name(ScalarType dtype) {
   switch (dtype) {
     case ScalarType::Float:
@@ -86,9 +81,11 @@ inline const std::vector<ScalarType> kStateFloats{ScalarType::Float, ScalarType:
 inline void check_dtype(const std::string& op, const std::string& argument, const Tensor& tensor,
                         const std::vector<ScalarType>& allowed) {
   if (std::find(allowed.begin(), allowed.end(), tensor.scalar_type()) != allowed.end()) return;
-  std::vector<std::string> names;
-  for (ScalarType dtype : allowed) names.push_back(dtype_name(dtype));
-  refuse(op, argument, "dtype " + join(names, " or "), dtype_name(tensor.scalar_type()));
+  std::string names = dtype_name(allowed[0]);
+  for (size_t i = 1; i < allowed.size(); ++i) {
+    names += (i + 1 == allowed.size() ? " or " : ", ") + dtype_name(allowed[i]);
+  }
+  refuse(op, argument, "dtype " + names, dtype_name(tensor.scalar_type()));
 }
 
 // The kernels behind these checks read ordinary memory.
@@ -120,7 +117,9 @@ inline void check_like(const std::string& op, const std::string& argument, const
   check_like(op, argument, tensor, model_name, model, model.scalar_type());
 }
 
-inline std::string entry(const char* argument, size_t layer) { return std::string(argument) + "[" + text(int64_t(layer)) + "]"; }
+inline std::string entry(const char* argument, size_t layer) {
+  return std::string(argument) + "[" + text(int64_t(layer)) + "]";
+}
 
 inline void check_length(const std::string& op, const char* argument, size_t got, size_t layers, const char* what) {
   if (got != layers) refuse(op, argument, text(int64_t(layers)) + " " + what + " (one a layer)", text(int64_t(got)));
@@ -132,7 +131,8 @@ inline void check_layers(const std::string& op, const char* argument, const std:
     check_dtype(op, entry(argument, i), layers[i], allowed);
     check_cpu(op, entry(argument, i), layers[i], entry(argument, 0));
     if (layers[i].scalar_type() != layers[0].scalar_type()) {
-      refuse(op, entry(argument, i), "dtype " + dtype_name(layers[0].scalar_type()) + " (that of " + entry(argument, 0) + ")",
+      refuse(op, entry(argument, i),
+             "dtype " + dtype_name(layers[0].scalar_type()) + " (that of " + entry(argument, 0) + ")",
              dtype_name(layers[i].scalar_type()));
     }
   }
@@ -141,12 +141,12 @@ inline void check_layers(const std::string& op, const char* argument, const std:
 inline void check_companions(const std::string& op, const char* argument, const std::vector<Tensor>& tensors,
                              const char* name, const std::vector<Tensor>& layers, ScalarType dtype) {
   check_length(op, argument, tensors.size(), layers.size(), "tensors");
-  for (size_t i = 0; i < layers.size(); ++i) check_like(op, entry(argument, i), tensors[i], entry(name, i), layers[i], dtype);
+  for (size_t i = 0; i < layers.size(); ++i)
+    check_like(op, entry(argument, i), tensors[i], entry(name, i), layers[i], dtype);
 }
 inline void check_companions(const std::string& op, const char* argument, const std::vector<Tensor>& tensors,
                              const char* name, const std::vector<Tensor>& layers) {
-  check_companions(op, argument, tensors, name, layers,
-                   layers.empty() ? ScalarType::Float : layers[0].scalar_type());
+  check_companions(op, argument, tensors, name, layers, layers.empty() ? ScalarType::Float : layers[0].scalar_type());
 }
 
 inline void check_contiguous(const std::string& op, const std::string& argument, const Tensor& tensor) {
@@ -156,10 +156,14 @@ inline void check_contiguous(const std::string& op, const std::string& argument,
 // The position of `value` among the choices of an enumeration, in the order of its members.
 template <class Enum>
 Enum check_choice(const std::string& op, const char* argument, const std::string& value,
-                  const std::vector<std::string>& choices) {
-  const auto found = std::find(choices.begin(), choices.end(), value);
-  if (found == choices.end()) refuse(op, argument, "one of " + join(choices, ", "), value);
-  return static_cast<Enum>(found - choices.begin());
+                  std::initializer_list<const char*> choices) {
+  int index = 0;
+  std::string all;
+  for (const char* choice : choices) {
+    if (value == choice) return static_cast<Enum>(index);
+    all += (index++ == 0 ? "" : ", ") + std::string(choice);
+  }
+  refuse(op, argument, "one of " + all, value);
 }
 
 // Memory that an argument covers.

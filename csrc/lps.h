@@ -37,7 +37,7 @@ using Parallel = std::function<void(int64_t count, const Body& body)>;
 // One instruction set's kernels; see cpu/isa.h.
 struct Kernels;
 const Kernels& scalar_kernels();
-const Kernels* avx2_kernels();     // nullptr where the build or the processor has no AVX2, FMA and F16C
+const Kernels* avx2_kernels();      // nullptr where the build or the processor has no AVX2, FMA and F16C
 const Kernels& selected_kernels();  // the best one, or the one that LPS_CPU_ISA names
 const char* isa_name(const Kernels&);
 
@@ -111,7 +111,8 @@ struct GradLayer {
   const uint8_t* owner;
   int64_t count;
 };
-void proximal_grad(const Kernels&, const Parallel&, DType, Moves, double rho, double tau, const std::vector<GradLayer>&);
+void proximal_grad(const Kernels&, const Parallel&, DType, Moves, double rho, double tau,
+                   const std::vector<GradLayer>&);
 
 // Element 8 i + j goes to bit j of byte i; unused bits of the last byte are 0.
 void pack_bits(const Kernels&, const Parallel&, const uint8_t* bools, uint8_t* bits, int64_t count);

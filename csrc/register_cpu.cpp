@@ -67,7 +67,8 @@ Tensor unpack_bits_cpu(const Tensor& bits, const Ints& shape) {
     count *= size;
   }
   if (bits.dim() != 1 || bits.numel() != packed_size(count)) {
-    refuse("unpack_bits", "bits", "shape [" + text(packed_size(count)) + "] (the bits of shape " + list_text(shape) + ")",
+    refuse("unpack_bits", "bits",
+           "shape [" + text(packed_size(count)) + "] (the bits of shape " + list_text(shape) + ")",
            list_text(bits.sizes()));
   }
   const Tensor source = dense(bits), out = torch::stable::new_empty(bits, shape, ScalarType::Bool);
@@ -157,18 +158,18 @@ void compose_owned_out_cpu(const Tensor& v, const Tensor& w_bar, const Tensor& o
 
 // ---- project ----
 
-View view_at(const Ints& views, size_t layer) {
-  return {views[3 * layer], views[3 * layer + 1], views[3 * layer + 2]};
-}
+View view_at(const Ints& views, size_t layer) { return {views[3 * layer], views[3 * layer + 1], views[3 * layer + 2]}; }
 
 void check_views(const char* op, const char* argument, const Ints& views, const Tensors& layers) {
   if (views.size() != 3 * layers.size()) {
-    refuse(op, argument, text(int64_t(3 * layers.size())) + " ints (A, G, B of each layer)", text(int64_t(views.size())));
+    refuse(op, argument, text(int64_t(3 * layers.size())) + " ints (A, G, B of each layer)",
+           text(int64_t(views.size())));
   }
   for (size_t i = 0; i < layers.size(); ++i) {
     const View view = view_at(views, i);
     if (std::min({view.a, view.g, view.b}) < 0 || view.size() != layers[i].numel()) {
-      refuse(op, entry(argument, i), "A * G * B = " + text(layers[i].numel()) + " (the weights of layer " + text(int64_t(i)) + ")",
+      refuse(op, entry(argument, i),
+             "A * G * B = " + text(layers[i].numel()) + " (the weights of layer " + text(int64_t(i)) + ")",
              list_text(Ints{view.a, view.g, view.b}));
     }
   }
@@ -241,8 +242,8 @@ std::tuple<Tensors, Tensors> project_cpu(const Tensors& x, const Tensors& owner,
                       projected[i].data_ptr(), mutable_bytes(kept[i])});
   }
   if (!x.empty()) {
-    const auto shortfall = project(selected_kernels(), on_torch_threads, dtype_of(x[0]), scope.score, scope.region,
-                                   wanted, layers);
+    const auto shortfall =
+        project(selected_kernels(), on_torch_threads, dtype_of(x[0]), scope.score, scope.region, wanted, layers);
     if (shortfall) refuse_keep("project", "keep", *shortfall, keep[shortfall->layer]);
   }
   return {projected, kept};
@@ -337,7 +338,12 @@ void proximal_adam_cpu(const Tensors& effective, const Tensors& grad, const Tens
                       exp_avg_sq[i].data_ptr(), v[i].numel()});
   }
   if (v.empty()) return;
-  const AdamScalars scalars{beta1, beta2, eps, rho, tau, lr / (1 - std::pow(beta1, static_cast<double>(step))),
+  const AdamScalars scalars{beta1,
+                            beta2,
+                            eps,
+                            rho,
+                            tau,
+                            lr / (1 - std::pow(beta1, static_cast<double>(step))),
                             1 / std::sqrt(1 - std::pow(beta2, static_cast<double>(step)))};
   proximal_adam(selected_kernels(), on_torch_threads, dtype_of(v[0]), moving, scalars, layers);
 }

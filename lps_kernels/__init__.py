@@ -4,7 +4,6 @@ Every operator has a readable reference that runs on any device; faster backends
 :func:`backends` says which are and why others are not.
 """
 
-from lps_kernels import ops
 from lps_kernels._version import __version__
 from lps_kernels.backends import Backend, backends
 from lps_kernels.ops import (

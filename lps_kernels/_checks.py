@@ -73,9 +73,7 @@ def check_contiguous(op: str, argument: str, tensor: Tensor) -> None:
     refuse_unless(tensor.is_contiguous(), op, argument, "a contiguous tensor", f"strides {list(tensor.stride())}")
 
 
-def check_no_overlap(
-    op: str, written: Sequence[tuple[str, Tensor]], read: Sequence[tuple[str, Tensor]]
-) -> None:
+def check_no_overlap(op: str, written: Sequence[tuple[str, Tensor]], read: Sequence[tuple[str, Tensor]]) -> None:
     """No written tensor shares memory with any other argument."""
     arguments = [(name, tensor, True) for name, tensor in written] + [(name, tensor, False) for name, tensor in read]
     spans = [(*_span(tensor), name, writes) for name, tensor, writes in arguments if tensor.numel() > 0]

@@ -21,7 +21,8 @@ void compose_owned(const Kernels& kernels, const Parallel& parallel, DType dtype
                    const uint8_t* owner, void* out, int64_t count) {
   const auto kernel = kernels.compose_owned[static_cast<int>(dtype)];
   const bool stream = 3 * count * bytes_of(dtype) > kStreamBytes;
-  parallel_ranges(parallel, count, [&](int64_t begin, int64_t end) { kernel(v, w_bar, owner, out, begin, end, stream); });
+  parallel_ranges(parallel, count,
+                  [&](int64_t begin, int64_t end) { kernel(v, w_bar, owner, out, begin, end, stream); });
 }
 
 void pack_bits(const Kernels& kernels, const Parallel& parallel, const uint8_t* bools, uint8_t* bits, int64_t count) {

@@ -206,9 +206,8 @@ struct ScalarIsa {
   static constexpr KeyOf<T> kNan = sizeof(T) == 4 ? static_cast<KeyOf<T>>(0x7f800001) : KeyOf<T>(0x7ff0000000000001ll);
   template <class T>
   static Block<KeyOf<T>> magnitude_keys(Block<T> x) {
-    return map<KeyOf<T>>([&](int i) {
-      return x.lane[i] != x.lane[i] ? kNan<T> : bit_cast<KeyOf<T>>(std::fabs(x.lane[i]));
-    });
+    return map<KeyOf<T>>(
+        [&](int i) { return x.lane[i] != x.lane[i] ? kNan<T> : bit_cast<KeyOf<T>>(std::fabs(x.lane[i])); });
   }
   template <class T>
   static Block<KeyOf<T>> value_keys(Block<T> x) {

@@ -10,8 +10,8 @@ namespace {
 
 // Below this run length a group's run is too short for whole blocks of lanes: its columns are summed instead.
 constexpr int64_t kShortRun = 16;
-constexpr int64_t kStrip = 2048;         // columns whose fp64 sums stay in the first-level cache
-constexpr int64_t kPiece = 2 * kUnit;    // longest piece of a run summed at once
+constexpr int64_t kStrip = 2048;       // columns whose fp64 sums stay in the first-level cache
+constexpr int64_t kPiece = 2 * kUnit;  // longest piece of a run summed at once
 
 // A rectangle of partial sums: rows x columns of the layer (short runs), or pieces of runs (long ones).
 struct Part {
@@ -23,9 +23,9 @@ struct Part {
 // How a layer's sums are laid out.
 struct Plan {
   bool by_column;
-  int64_t columns;      // by column: g * b
-  int64_t row_chunk;    // by column: rows a chunk
-  int64_t pieces;       // by run: pieces a run
+  int64_t columns;    // by column: g * b
+  int64_t row_chunk;  // by column: rows a chunk
+  int64_t pieces;     // by run: pieces a run
   std::vector<double> sums;
 };
 
@@ -48,8 +48,8 @@ void add_parts(std::vector<Part>& parts, size_t layer, const View& view, Plan& p
     double* sums = plan.sums.data();
     for (int64_t row = 0; row < view.a; row += plan.row_chunk, sums += plan.columns) {
       for (int64_t strip = 0; strip < plan.columns; strip += kStrip) {
-        parts.push_back({layer, row, std::min(row + plan.row_chunk, view.a), strip,
-                         std::min(strip + kStrip, plan.columns), sums});
+        parts.push_back(
+            {layer, row, std::min(row + plan.row_chunk, view.a), strip, std::min(strip + kStrip, plan.columns), sums});
       }
     }
     return;

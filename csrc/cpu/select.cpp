@@ -231,8 +231,8 @@ std::optional<Shortfall> select_scored(const Kernels& kernels, const Parallel& p
     const Selection& selection = *selections[i];
     scores[i].resize(static_cast<size_t>(selection.view.g));
     absent[i].resize(static_cast<size_t>(selection.view.g));
-    jobs.push_back({selection.source, selection.region, selection.score, selection.view, scores[i].data(),
-                    absent[i].data()});
+    jobs.push_back(
+        {selection.source, selection.region, selection.score, selection.view, scores[i].data(), absent[i].data()});
   }
   score_groups(kernels, parallel, dtype, jobs);
   // The scores are coordinates of their own, of which the absent groups are not free.
@@ -266,9 +266,8 @@ std::optional<Shortfall> select_groups(const Kernels& kernels, const Parallel& p
   std::vector<Selection*> single, scored;
   for (Selection& selection : selections) (selection.view.single() ? single : scored).push_back(&selection);
   std::optional<Shortfall> shortfall =
-      dtype == DType::f64
-          ? select_coordinates<int64_t>(kernels.select64, parallel, single)
-          : select_coordinates<int32_t>(kernels.select32[static_cast<int>(dtype)], parallel, single);
+      dtype == DType::f64 ? select_coordinates<int64_t>(kernels.select64, parallel, single)
+                          : select_coordinates<int32_t>(kernels.select32[static_cast<int>(dtype)], parallel, single);
   std::optional<Shortfall> of_scored = select_scored(kernels, parallel, dtype, scored);
   // The first layer in the caller's order is the one to name.
   if (shortfall && of_scored) return of_scored->layer < shortfall->layer ? of_scored : shortfall;
@@ -282,9 +281,9 @@ void selection_bits(const Kernels& kernels, DType dtype, const Selection& select
       kernels.select64.threshold_bits(selection.source, selection.region, selection.score, begin, end,
                                       selection.threshold, selection.last_tie, bits);
     } else {
-      kernels.select32[static_cast<int>(dtype)].threshold_bits(
-          selection.source, selection.region, selection.score, begin, end, static_cast<int32_t>(selection.threshold),
-          selection.last_tie, bits);
+      kernels.select32[static_cast<int>(dtype)].threshold_bits(selection.source, selection.region, selection.score,
+                                                               begin, end, static_cast<int32_t>(selection.threshold),
+                                                               selection.last_tie, bits);
     }
     return;
   }

@@ -11,8 +11,8 @@ struct Scoring {
   Region region;
   Score score;
   View view;
-  double* scores;       // view.g; not meaningful where `absent`
-  uint8_t* absent;      // view.g; 1 where the group has no coordinate in the region
+  double* scores;   // view.g; not meaningful where `absent`
+  uint8_t* absent;  // view.g; 1 where the group has no coordinate in the region
 };
 void score_groups(const Kernels&, const Parallel&, DType, const std::vector<Scoring>&);
 

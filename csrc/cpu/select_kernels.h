@@ -93,8 +93,7 @@ void threshold_bits(const Source& source, Region region, Score score, int64_t be
       } else if (i <= last_tie) {
         tied = static_cast<uint8_t>((2u << (last_tie - i)) - 1);
       }
-      bits[(i - begin) / kLanes] =
-          (Isa::greater(keys, bound) | (Isa::greater(keys, below) & tied)) & inside;
+      bits[(i - begin) / kLanes] = (Isa::greater(keys, bound) | (Isa::greater(keys, below) & tied)) & inside;
     });
   });
 }
@@ -127,8 +126,8 @@ void column_sums(const Source& source, Region region, Score score, int64_t row_b
           const int64_t i = row * columns + c;
           auto sum = load<Isa>(sums + c, n);
           for (int64_t r = 0; r < 4; ++r) {
-            const auto term = terms<Isa, S, with_dual.value, score_is.value, everywhere.value>(source, region,
-                                                                                               i + r * columns, n);
+            const auto term =
+                terms<Isa, S, with_dual.value, score_is.value, everywhere.value>(source, region, i + r * columns, n);
             sum = Isa::add(sum, term);
           }
           store<Isa>(sums + c, sum, n);
@@ -157,14 +156,14 @@ double run_sum(const Source& source, Region region, Score score, int64_t begin, 
       int64_t i = begin;
       for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
         for (int s = 0; s < 4; ++s) {
-          const auto term = terms<Isa, S, with_dual.value, score_is.value, everywhere.value>(source, region,
-                                                                                             i + s * kLanes, Full{});
+          const auto term =
+              terms<Isa, S, with_dual.value, score_is.value, everywhere.value>(source, region, i + s * kLanes, Full{});
           sums[s] = Isa::add(sums[s], term);
         }
       }
       for_blocks(i, end, [&](int64_t j, auto n) {
-        sums[0] = Isa::add(
-            sums[0], terms<Isa, S, with_dual.value, score_is.value, everywhere.value>(source, region, j, n));
+        sums[0] =
+            Isa::add(sums[0], terms<Isa, S, with_dual.value, score_is.value, everywhere.value>(source, region, j, n));
       });
       double lanes[kLanes];
       store<Isa>(lanes, Isa::add(Isa::add(sums[0], sums[1]), Isa::add(sums[2], sums[3])), Full{});
@@ -202,7 +201,8 @@ void keep_ones(const uint8_t* bits, void* out, int64_t begin, int64_t end) {
 
 template <class Isa>
 void region_bits_kernel(const uint8_t* owner, Region region, int64_t begin, int64_t end, uint8_t* bits) {
-  for_blocks(begin, end, [&](int64_t i, auto n) { bits[(i - begin) / kLanes] = region_bits<Isa>(owner, i, region, n); });
+  for_blocks(begin, end,
+             [&](int64_t i, auto n) { bits[(i - begin) / kLanes] = region_bits<Isa>(owner, i, region, n); });
 }
 
 template <class Isa, class S>

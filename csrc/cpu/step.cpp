@@ -11,9 +11,8 @@ void proximal_adam(const Kernels& kernels, const Parallel& parallel, DType dtype
   // 41 bytes a weight in fp32, 81 in fp64.
   const bool stream = weights * (dtype == DType::f32 ? 41 : 81) > kStreamBytes;
   std::vector<Unit> units = units_of(layers, [](const StepLayer& layer) { return layer.count; });
-  parallel_each(parallel, units, [&](const Unit& unit) {
-    kernel(layers[unit.layer], moves, scalars, unit.begin, unit.end, stream);
-  });
+  parallel_each(parallel, units,
+                [&](const Unit& unit) { kernel(layers[unit.layer], moves, scalars, unit.begin, unit.end, stream); });
 }
 
 void proximal_grad(const Kernels& kernels, const Parallel& parallel, DType dtype, Moves moves, double rho, double tau,

@@ -34,9 +34,8 @@ void parallel_each(const Parallel& parallel, std::vector<Item>& items, F&& body)
 // The same over one array.
 template <class F>
 void parallel_ranges(const Parallel& parallel, int64_t count, F&& body) {
-  parallel((count + kUnit - 1) / kUnit, [&](int64_t first, int64_t last) {
-    body(first * kUnit, std::min(last * kUnit, count));
-  });
+  parallel((count + kUnit - 1) / kUnit,
+           [&](int64_t first, int64_t last) { body(first * kUnit, std::min(last * kUnit, count)); });
 }
 
 // Stores go past the caches where a call touches more than they could hold for its reader. 16 MiB is half of the

@@ -46,7 +46,7 @@ def load() -> tuple[bool, str]:
     if built != __version__:
         return False, f"{path} was built for version {built}, but this is {__version__}; {REMEDY}"
     try:
-        torch.ops.load_library(str(path))
+        torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
     except OSError as error:
         return False, f"{path} cannot be loaded ({error}); {REMEDY}"
     return True, f"{path}, {torch.ops.lps._cpu_isa()}"

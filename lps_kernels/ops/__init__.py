@@ -3,7 +3,8 @@
 from lps_kernels.ops.admm import admm_update_
 from lps_kernels.ops.bits import pack_bits, unpack_bits
 from lps_kernels.ops.compose import compose, compose_owned
-from lps_kernels.ops.project import View, group_scores, group_view, project
+from lps_kernels.ops.project import project
+from lps_kernels.ops.scores import View, group_scores, group_view
 from lps_kernels.ops.step import proximal_adam_, proximal_grad_
 
 __all__ = [

@@ -23,22 +23,22 @@ from lps_kernels._checks import STATE_FLOATS, check_contiguous, check_length, ch
 from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, declare
 from lps_kernels._samples import LARGE_SIZE, OWNER_KEPT, OWNER_TASK, Draw, strided
 from lps_kernels.ops.compose import free_coordinates
-from lps_kernels.ops.project import (
+from lps_kernels.ops.project import available_groups, select_coordinates
+from lps_kernels.ops.scores import (
     View,
-    available_groups,
     check_companions,
     check_layers,
     check_views,
     flat_views,
     group_view,
-    select_coordinates,
     views_of,
 )
 
 OP = "admm_update_"
 
 TOLERANCE = Tolerance(
-    {torch.float32: 2.4e-7, torch.float64: 4.5e-16}, "one rounding of v + dual and one of target - dual; exact selection"
+    {torch.float32: 2.4e-7, torch.float64: 4.5e-16},
+    "one rounding of v + dual and one of target - dual; exact selection",
 )
 
 

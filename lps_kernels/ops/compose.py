@@ -210,9 +210,7 @@ def _compose_bad_inputs() -> Iterator[BadInput]:
         (w, torch.zeros(3, dtype=torch.uint8), w),
         f"{op}: mask: expected shape [2] (one bit for each of 10 weights), got [3]",
     )
-    yield BadInput(
-        "device", (w, boolean, w.to("meta")), f"{op}: w_bar: expected device cpu (that of w), got meta"
-    )
+    yield BadInput("device", (w, boolean, w.to("meta")), f"{op}: w_bar: expected device cpu (that of w), got meta")
 
 
 def _compose_owned_bad_inputs() -> Iterator[BadInput]:
@@ -221,9 +219,7 @@ def _compose_owned_bad_inputs() -> Iterator[BadInput]:
     yield BadInput("owner dtype", (v, v, v), f"{op}: owner: expected dtype uint8, got float32")
     yield BadInput("owner shape", (v, v, owner[0]), f"{op}: owner: expected shape [2, 5] (that of v), got [5]")
     yield BadInput("w_bar shape", (v, v[0], owner), f"{op}: w_bar: expected shape [2, 5] (that of v), got [5]")
-    yield BadInput(
-        "w_bar dtype", (v, v.half(), owner), f"{op}: w_bar: expected dtype float32 (that of v), got float16"
-    )
+    yield BadInput("w_bar dtype", (v, v.half(), owner), f"{op}: w_bar: expected dtype float32 (that of v), got float16")
 
 
 def _out_bad_inputs(op: str, first: str, args: Args) -> Iterator[BadInput]:
