@@ -70,12 +70,17 @@ template <class Isa, class N>
 inline uint8_t kept_bits(const uint8_t* owner, N n) {
   return bits_of(owner, n, [](const uint8_t* b) { return Isa::kept_bits(b); });
 }
-// `owner` is the whole array, or nullptr where the region is `all`.
-template <class Isa, class N>
-inline uint8_t region_bits(const uint8_t* owner, int64_t i, Region region, N n) {
-  if (region == Region::all) return existing(n);
-  const uint8_t free = free_bits<Isa>(owner + i, n);
-  return region == Region::free ? free : static_cast<uint8_t>(~free & existing(n));
+// Where the owner bytes are read at all, the region is the free coordinates or, flipped, the owned ones.
+template <Region region>
+using RegionIs = std::integral_constant<Region, region>;
+template <class Isa, Region region, class N>
+inline uint8_t region_bits(const uint8_t* owner, int64_t i, N n) {
+  if constexpr (region == Region::all) {
+    return existing(n);
+  } else {
+    const uint8_t free = free_bits<Isa>(owner + i, n);
+    return region == Region::free ? free : static_cast<uint8_t>(~free & existing(n));
+  }
 }
 
 // The effective weight and, because the map is diagonal, also the gradient of v from that of the effective weight.

@@ -33,8 +33,10 @@ struct Band {
 // Selection on keys: int32 for fp32, bf16 and fp16, int64 for fp64 and for the scores of groups.
 template <class Key>
 struct SelectKernels {
-  // Counts a range and, where `candidates` is not null, writes the keys inside the band (room for the range + 8).
-  Band (*collect)(const Source&, Region, Score, int64_t begin, int64_t end, Key low, Key high, Key* candidates);
+  // Counts a range and, where `candidates` is not null, writes the keys inside the band: the first `room` of them, and
+  // up to 8 of junk behind.
+  Band (*collect)(const Source&, Region, Score, int64_t begin, int64_t end, Key low, Key high, Key* candidates,
+                  int64_t room);
   // How many of the keys are at least `bound`.
   int64_t (*count_at_least)(const Key* keys, int64_t count, Key bound);
   // The bits of a range: key above the threshold, or equal to it and at an index up to `last_tie`.

@@ -2,8 +2,8 @@
 //
 // A sample of each layer brackets the key of its k-th best coordinate; one pass counts what lies above the bracket and
 // collects the few keys inside it; bisection on those finds the exact key, and the unit that holds the last tie its
-// index. A bracket that misses (a sample can) is widened to everything and the pass repeated, so the result is always
-// exact, and it is the same for any sample and any number of threads.
+// index. A bracket that misses, or holds more keys than there is room for, is widened to everything and the pass
+// repeated, so the result is always exact, and it is the same for any sample and any number of threads.
 #include "select.h"
 
 #include <cmath>
@@ -16,26 +16,9 @@ namespace {
 
 constexpr int64_t kSmallLayer = 8192;  // below this, sampling costs more than collecting every key
 
-template <class Key>
-struct Search {
-  Selection* selection;
-  Key low, high;  // the bracket
-  bool done;
-  bool short_of_groups;
-  int64_t region;
-
-  int64_t count() const { return selection->view.g; }
-  // A bracket of one key needs no list of the keys inside it.
-  bool collects() const { return low < high; }
-};
-
-template <class Key>
-struct Chunk {
-  size_t search;
-  int64_t begin, end;
-  Key* candidates;
-  Band band;
-};
+// A sampled bracket holds 2 to 8 % of the keys; a unit has room for an eighth. More memory would cost more in page
+// faults than the rare second pass.
+constexpr int64_t kBracketRoom = kUnit / 8;
 
 template <class Key>
 constexpr Key lowest_key() {
@@ -45,6 +28,34 @@ template <class Key>
 constexpr Key highest_key() {
   return std::numeric_limits<Key>::max() - 1;
 }
+
+template <class Key>
+struct Search {
+  Selection* selection;
+  Key low, high;  // the bracket
+  int64_t room;   // candidates a unit
+  bool done;
+  bool short_of_groups;
+  int64_t region;
+
+  int64_t count() const { return selection->view.g; }
+  // A bracket of one key needs no list of the keys inside it.
+  bool collects() const { return low < high; }
+
+  void bracket_everything() {
+    low = lowest_key<Key>();
+    high = highest_key<Key>();
+    room = kUnit;
+  }
+};
+
+template <class Key>
+struct Chunk {
+  size_t search;
+  int64_t begin, end;
+  Key* candidates;
+  Band band;
+};
 
 // The largest bound in [low, high] that at least `wanted` keys reach, by bisection; low where there is none.
 template <class Key, class Count>
@@ -67,8 +78,7 @@ template <class Key>
 void bracket_by_sample(const SelectKernels<Key>& kernels, Search<Key>& search) {
   const Selection& selection = *search.selection;
   const int64_t count = search.count();
-  search.low = lowest_key<Key>();
-  search.high = highest_key<Key>();
+  search.bracket_everything();
   if (count <= kSmallLayer) return;
   const int64_t blocks = std::clamp<int64_t>(count / 256, 128, 2048);
   const int64_t stride = count / blocks;
@@ -81,7 +91,7 @@ void bracket_by_sample(const SelectKernels<Key>& kernels, Search<Key>& search) {
     const int64_t begin = block * stride + jitter;
     sampled += kernels
                    .collect(selection.source, selection.region, selection.score, begin, begin + kLanes, search.low,
-                            search.high, sample.data() + sampled)
+                            search.high, sample.data() + sampled, kLanes)
                    .inside;
   }
   // Of the sampled coordinates, about `rank` are among the best `keep`. Six deviations, as neighbours may be alike.
@@ -92,6 +102,7 @@ void bracket_by_sample(const SelectKernels<Key>& kernels, Search<Key>& search) {
   const int64_t few = static_cast<int64_t>(rank - slack), many = static_cast<int64_t>(rank + slack);
   if (many <= sampled) search.low = bisect(search.low, search.high, many, reach);
   if (few >= 1) search.high = bisect(search.low, search.high, few, reach);
+  search.room = kBracketRoom;
 }
 
 // Counts and collects over all layers that are still searched.
@@ -105,22 +116,21 @@ void collect_chunks(const SelectKernels<Key>& kernels, const Parallel& parallel,
     for (int64_t begin = 0; begin < searches[i].count(); begin += kUnit) {
       const int64_t end = std::min(begin + kUnit, searches[i].count());
       chunks.push_back({i, begin, end, nullptr, {0, 0, 0}});
-      if (searches[i].collects()) candidates += end - begin + kLanes;
+      if (searches[i].collects()) candidates += std::min(end - begin, searches[i].room) + kLanes;
     }
   }
-  // Untouched memory costs nothing: only the few pages that candidates reach become resident.
   room.reset(new Key[static_cast<size_t>(candidates)]);
   Key* next = room.get();
   for (Chunk<Key>& chunk : chunks) {
     if (!searches[chunk.search].collects()) continue;
     chunk.candidates = next;
-    next += chunk.end - chunk.begin + kLanes;
+    next += std::min(chunk.end - chunk.begin, searches[chunk.search].room) + kLanes;
   }
   parallel_each(parallel, chunks, [&](Chunk<Key>& chunk) {
     const Search<Key>& search = searches[chunk.search];
     const Selection& selection = *search.selection;
     chunk.band = kernels.collect(selection.source, selection.region, selection.score, chunk.begin, chunk.end,
-                                 search.low, search.high, chunk.candidates);
+                                 search.low, search.high, chunk.candidates, search.room);
   });
 }
 
@@ -147,19 +157,20 @@ template <class Key>
 void resolve(const SelectKernels<Key>& kernels, Search<Key>& search, const Chunk<Key>* first, const Chunk<Key>* last) {
   Selection& selection = *search.selection;
   int64_t above = 0, inside = 0;
+  bool overflows = false;
   search.region = 0;
   for (const Chunk<Key>* chunk = first; chunk != last; ++chunk) {
     search.region += chunk->band.region;
     above += chunk->band.above;
     inside += chunk->band.inside;
+    overflows |= search.collects() && chunk->band.inside > search.room;
   }
   if (selection.keep < 0 || selection.keep > search.region) {
     search.done = search.short_of_groups = true;
     return;
   }
-  if (above >= selection.keep || above + inside < selection.keep) {
-    search.low = lowest_key<Key>();
-    search.high = highest_key<Key>();
+  if (overflows || above >= selection.keep || above + inside < selection.keep) {
+    search.bracket_everything();
     return;
   }
   const auto reach = [&](const Chunk<Key>& chunk, Key bound) {
@@ -194,7 +205,7 @@ std::optional<Shortfall> select_coordinates(const SelectKernels<Key>& kernels, c
     // Nothing to keep: a threshold that no key reaches.
     selection->threshold = highest_key<Key>();
     selection->last_tie = -1;
-    searches.push_back({selection, 0, 0, selection->keep == 0, false, 0});
+    searches.push_back({selection, 0, 0, 0, selection->keep == 0, false, 0});
   }
   parallel_each(parallel, searches, [&](Search<Key>& search) {
     if (!search.done) bracket_by_sample(kernels, search);

@@ -1,6 +1,8 @@
 // Kernels of the projection family, for any instruction set: score terms, keys, selection by threshold, writing.
 #pragma once
 
+#include <algorithm>
+
 #include "blocks.h"
 
 namespace lps {
@@ -40,27 +42,34 @@ using Bool = std::integral_constant<bool, value>;
 template <Score value>
 using ScoreIs = std::integral_constant<Score, value>;
 template <class F>
-inline void specialise(const Source& source, Score score, F&& f) {
-  const bool l2 = score == Score::l2;
-  if (source.centre != nullptr) {
-    l2 ? f(Bool<true>{}, ScoreIs<Score::l2>{}) : f(Bool<true>{}, ScoreIs<Score::half>{});
-  } else {
-    l2 ? f(Bool<false>{}, ScoreIs<Score::l2>{}) : f(Bool<false>{}, ScoreIs<Score::half>{});
-  }
+inline void specialise(const Source& source, Region region, Score score, F&& f) {
+  const auto with_region = [&](auto with_dual, auto score_is) {
+    if (region == Region::all) {
+      f(with_dual, score_is, RegionIs<Region::all>{});
+    } else if (region == Region::free) {
+      f(with_dual, score_is, RegionIs<Region::free>{});
+    } else {
+      f(with_dual, score_is, RegionIs<Region::owned>{});
+    }
+  };
+  const auto with_score = [&](auto with_dual) {
+    score == Score::l2 ? with_region(with_dual, ScoreIs<Score::l2>{}) : with_region(with_dual, ScoreIs<Score::half>{});
+  };
+  source.centre != nullptr ? with_score(Bool<true>{}) : with_score(Bool<false>{});
 }
 
 template <class Isa, class S, class Key>
 Band collect(const Source& source, Region region, Score score, int64_t begin, int64_t end, Key low, Key high,
-             Key* candidates) {
+             Key* candidates, int64_t room) {
   Band band{0, 0, 0};
   const auto below = Isa::set_keys(static_cast<Key>(low - 1)), top = Isa::set_keys(high);
-  specialise(source, score, [&](auto with_dual, auto score_is) {
+  specialise(source, region, score, [&](auto with_dual, auto score_is, auto region_is) {
     for_blocks(begin, end, [&](int64_t i, auto n) {
-      const uint8_t inside = region_bits<Isa>(source.owner, i, region, n);
+      const uint8_t inside = region_bits<Isa, region_is.value>(source.owner, i, n);
       const auto keys = source_keys<Isa, S, with_dual.value, score_is.value>(source, i, n);
       const uint8_t above = Isa::greater(keys, top) & inside;
       const uint8_t within = Isa::greater(keys, below) & inside & static_cast<uint8_t>(~above);
-      if (candidates != nullptr) Isa::compress(candidates + band.inside, keys, within);
+      if (candidates != nullptr) Isa::compress(candidates + std::min(band.inside, room), keys, within);
       band.region += Isa::count(inside);
       band.above += Isa::count(above);
       band.inside += Isa::count(within);
@@ -82,9 +91,9 @@ template <class Isa, class S, class Key>
 void threshold_bits(const Source& source, Region region, Score score, int64_t begin, int64_t end, Key threshold,
                     int64_t last_tie, uint8_t* bits) {
   const auto bound = Isa::set_keys(threshold), below = Isa::set_keys(static_cast<Key>(threshold - 1));
-  specialise(source, score, [&](auto with_dual, auto score_is) {
+  specialise(source, region, score, [&](auto with_dual, auto score_is, auto region_is) {
     for_blocks(begin, end, [&](int64_t i, auto n) {
-      const uint8_t inside = region_bits<Isa>(source.owner, i, region, n);
+      const uint8_t inside = region_bits<Isa, region_is.value>(source.owner, i, n);
       const auto keys = source_keys<Isa, S, with_dual.value, score_is.value>(source, i, n);
       // Ties count up to and including index last_tie.
       uint8_t tied = 0;
@@ -98,78 +107,66 @@ void threshold_bits(const Source& source, Region region, Score score, int64_t be
   });
 }
 
-// The fp64 term of each lane: x^2 or x - 1/2, and 0 outside the region.
-template <class Isa, class S, bool with_dual, Score score, bool everywhere, class N>
-inline auto terms(const Source& source, Region region, int64_t i, N n) {
-  const auto x = Isa::to_double(read_source<Isa, S, with_dual>(source, i, n));
-  auto term = x;
-  if constexpr (score == Score::l2) {
-    term = Isa::mul(x, x);
+// Adds the fp64 term of each lane, x^2 or x - 1/2, where it lies in the region.
+template <class Isa, class S, bool with_dual, Score score, Region region, class B, class N>
+inline B add_terms(B sums, const Source& source, int64_t i, N n) {
+  B x;
+  if constexpr (!with_dual && std::is_same_v<N, Full>) {
+    x = Isa::load_double(static_cast<const S*>(source.x) + i);
   } else {
-    term = Isa::sub(x, Isa::template set<double>(0.5));
+    x = Isa::to_double(read_source<Isa, S, with_dual>(source, i, n));
   }
-  if constexpr (!everywhere || !std::is_same_v<N, Full>) {
-    term = Isa::zero_unless(Isa::template mask<double>(region_bits<Isa>(source.owner, i, region, n)), term);
+  if constexpr (score == Score::half) x = Isa::sub(x, Isa::template set<double>(0.5));
+  if constexpr (region != Region::all || !std::is_same_v<N, Full>) {
+    x = Isa::zero_unless(Isa::template mask<double>(region_bits<Isa, region>(source.owner, i, n)), x);
   }
-  return term;
+  if constexpr (score == Score::half) {
+    return Isa::add(sums, x);
+  } else {
+    return Isa::add_square(sums, x);
+  }
 }
 
 template <class Isa, class S>
 void column_sums(const Source& source, Region region, Score score, int64_t row_begin, int64_t row_end, int64_t columns,
                  int64_t begin, int64_t end, double* sums) {
-  specialise(source, score, [&](auto with_dual, auto score_is) {
-    const auto sum_rows = [&](auto everywhere) {
-      int64_t row = row_begin;
-      // Four rows at a time: the sums are loaded and stored once for them, and added in the order of the rows.
-      for (; row + 4 <= row_end; row += 4) {
-        for_blocks(begin, end, [&](int64_t c, auto n) {
-          const int64_t i = row * columns + c;
-          auto sum = load<Isa>(sums + c, n);
-          for (int64_t r = 0; r < 4; ++r) {
-            const auto term =
-                terms<Isa, S, with_dual.value, score_is.value, everywhere.value>(source, region, i + r * columns, n);
-            sum = Isa::add(sum, term);
-          }
-          store<Isa>(sums + c, sum, n);
-        });
-      }
-      for (; row < row_end; ++row) {
-        for_blocks(begin, end, [&](int64_t c, auto n) {
-          const auto term =
-              terms<Isa, S, with_dual.value, score_is.value, everywhere.value>(source, region, row * columns + c, n);
-          store<Isa>(sums + c, Isa::add(load<Isa>(sums + c, n), term), n);
-        });
-      }
+  specialise(source, region, score, [&](auto with_dual, auto score_is, auto region_is) {
+    // Several rows at a time: their sums are loaded and stored once, and added in the order of the rows.
+    const auto add_rows = [&](int64_t row, auto rows) {
+      for_blocks(begin, end, [&](int64_t c, auto n) {
+        auto sum = load<Isa>(sums + c, n);
+        for (int64_t r = row; r < row + rows.value; ++r) {
+          sum = add_terms<Isa, S, with_dual.value, score_is.value, region_is.value>(sum, source, r * columns + c, n);
+        }
+        store<Isa>(sums + c, sum, n);
+      });
     };
-    region == Region::all ? sum_rows(Bool<true>{}) : sum_rows(Bool<false>{});
+    int64_t row = row_begin;
+    for (; row + 8 <= row_end; row += 8) add_rows(row, std::integral_constant<int64_t, 8>{});
+    for (; row < row_end; ++row) add_rows(row, std::integral_constant<int64_t, 1>{});
   });
 }
 
 template <class Isa, class S>
 double run_sum(const Source& source, Region region, Score score, int64_t begin, int64_t end) {
   double total = 0;
-  specialise(source, score, [&](auto with_dual, auto score_is) {
-    const auto sum_run = [&](auto everywhere) {
-      // Four blocks of independent sums hide the latency of the additions.
-      const auto zero = Isa::template set<double>(0);
-      decltype(Isa::template set<double>(0)) sums[4] = {zero, zero, zero, zero};
-      int64_t i = begin;
-      for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
-        for (int s = 0; s < 4; ++s) {
-          const auto term =
-              terms<Isa, S, with_dual.value, score_is.value, everywhere.value>(source, region, i + s * kLanes, Full{});
-          sums[s] = Isa::add(sums[s], term);
-        }
-      }
-      for_blocks(i, end, [&](int64_t j, auto n) {
-        sums[0] =
-            Isa::add(sums[0], terms<Isa, S, with_dual.value, score_is.value, everywhere.value>(source, region, j, n));
-      });
-      double lanes[kLanes];
-      store<Isa>(lanes, Isa::add(Isa::add(sums[0], sums[1]), Isa::add(sums[2], sums[3])), Full{});
-      for (double lane : lanes) total += lane;
+  specialise(source, region, score, [&](auto with_dual, auto score_is, auto region_is) {
+    const auto add = [&](auto sum, int64_t i, auto n) {
+      return add_terms<Isa, S, with_dual.value, score_is.value, region_is.value>(sum, source, i, n);
     };
-    region == Region::all ? sum_run(Bool<true>{}) : sum_run(Bool<false>{});
+    // Four blocks of independent sums hide the latency of the additions.
+    auto first = Isa::template set<double>(0), second = first, third = first, fourth = first;
+    int64_t i = begin;
+    for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
+      first = add(first, i, Full{});
+      second = add(second, i + kLanes, Full{});
+      third = add(third, i + 2 * kLanes, Full{});
+      fourth = add(fourth, i + 3 * kLanes, Full{});
+    }
+    for_blocks(i, end, [&](int64_t j, auto n) { first = add(first, j, n); });
+    double lanes[kLanes];
+    store<Isa>(lanes, Isa::add(Isa::add(first, second), Isa::add(third, fourth)), Full{});
+    for (double lane : lanes) total += lane;
   });
   return total;
 }
@@ -201,15 +198,18 @@ void keep_ones(const uint8_t* bits, void* out, int64_t begin, int64_t end) {
 
 template <class Isa>
 void region_bits_kernel(const uint8_t* owner, Region region, int64_t begin, int64_t end, uint8_t* bits) {
-  for_blocks(begin, end,
-             [&](int64_t i, auto n) { bits[(i - begin) / kLanes] = region_bits<Isa>(owner, i, region, n); });
+  const Source source{nullptr, nullptr, owner};
+  specialise(source, region, Score::l2, [&](auto, auto, auto region_is) {
+    for_blocks(begin, end,
+               [&](int64_t i, auto n) { bits[(i - begin) / kLanes] = region_bits<Isa, region_is.value>(owner, i, n); });
+  });
 }
 
 template <class Isa, class S>
 void admm_write(const void* v, void* centre, uint8_t* owner, bool fresh, const uint8_t* bits, int64_t begin,
                 int64_t end) {
   const Source source{v, fresh ? nullptr : centre, owner};
-  specialise(source, Score::l2, [&](auto with_dual, auto) {
+  specialise(source, Region::all, Score::l2, [&](auto with_dual, auto, auto) {
     for_blocks(begin, end, [&](int64_t i, auto n) {
       const auto s = read_source<Isa, S, with_dual.value>(source, i, n);
       const uint8_t kept_here = bits[(i - begin) / kLanes];
