@@ -22,9 +22,20 @@ namespace lps {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-[[noreturn]] inline void refuse(const std::string& op, const std::string& argument, const std::string& expected,
+// The name of an argument or of an entry of a list; put into words only when it is refused.
+struct Argument {
+  const char* name;
+  int64_t index;  // -1: not a list
+
+  Argument(const char* argument) : name(argument), index(-1) {}  // NOLINT: names are arguments
+  Argument(const char* list, size_t entry) : name(list), index(static_cast<int64_t>(entry)) {}
+  std::string words() const { return index < 0 ? name : name + ("[" + std::to_string(index) + "]"); }
+};
+
+[[noreturn]] inline void refuse(const char* op, const Argument& argument, const std::string& expected,
                                 const std::string& got) {
-  throw std::runtime_error("lps::" + op + ": " + argument + ": expected " + expected + ", got " + got);
+  throw std::runtime_error(std::string("lps::") + op + ": " + argument.words() + ": expected " + expected + ", got " +
+                           got);
 }
 
 inline std::string text(int64_t x) { return std::to_string(x); }
@@ -78,7 +89,7 @@ inline const std::vector<ScalarType> kFloats{ScalarType::Float, ScalarType::Doub
                                              ScalarType::Half};
 inline const std::vector<ScalarType> kStateFloats{ScalarType::Float, ScalarType::Double};
 
-inline void check_dtype(const std::string& op, const std::string& argument, const Tensor& tensor,
+inline void check_dtype(const char* op, const Argument& argument, const Tensor& tensor,
                         const std::vector<ScalarType>& allowed) {
   if (std::find(allowed.begin(), allowed.end(), tensor.scalar_type()) != allowed.end()) return;
   std::string names = dtype_name(allowed[0]);
@@ -89,9 +100,8 @@ inline void check_dtype(const std::string& op, const std::string& argument, cons
 }
 
 // The kernels behind these checks read ordinary memory.
-inline void check_cpu(const std::string& op, const std::string& argument, const Tensor& tensor,
-                      const std::string& model_name) {
-  if (!tensor.is_cpu()) refuse(op, argument, "device cpu (that of " + model_name + ")", "another device");
+inline void check_cpu(const char* op, const Argument& argument, const Tensor& tensor, const Argument& model_name) {
+  if (!tensor.is_cpu()) refuse(op, argument, "device cpu (that of " + model_name.words() + ")", "another device");
 }
 
 inline bool same_shape(const Tensor& a, const Tensor& b) {
@@ -99,63 +109,59 @@ inline bool same_shape(const Tensor& a, const Tensor& b) {
   return left.size() == right.size() && std::equal(left.begin(), left.end(), right.begin());
 }
 
-inline void check_like(const std::string& op, const std::string& argument, const Tensor& tensor,
-                       const std::string& model_name, const Tensor& model, ScalarType dtype) {
+inline void check_like(const char* op, const Argument& argument, const Tensor& tensor, const Argument& model_name,
+                       const Tensor& model, ScalarType dtype) {
   check_cpu(op, argument, tensor, model_name);
   if (tensor.scalar_type() != dtype) {
-    const std::string whose = dtype == model.scalar_type() ? " (that of " + model_name + ")" : "";
+    const std::string whose = dtype == model.scalar_type() ? " (that of " + model_name.words() + ")" : "";
     refuse(op, argument, "dtype " + dtype_name(dtype) + whose, dtype_name(tensor.scalar_type()));
   }
   if (!same_shape(tensor, model)) {
-    refuse(op, argument, "shape " + list_text(model.sizes()) + " (that of " + model_name + ")",
+    refuse(op, argument, "shape " + list_text(model.sizes()) + " (that of " + model_name.words() + ")",
            list_text(tensor.sizes()));
   }
 }
 
-inline void check_like(const std::string& op, const std::string& argument, const Tensor& tensor,
-                       const std::string& model_name, const Tensor& model) {
+inline void check_like(const char* op, const Argument& argument, const Tensor& tensor, const Argument& model_name,
+                       const Tensor& model) {
   check_like(op, argument, tensor, model_name, model, model.scalar_type());
 }
 
-inline std::string entry(const char* argument, size_t layer) {
-  return std::string(argument) + "[" + text(int64_t(layer)) + "]";
-}
-
-inline void check_length(const std::string& op, const char* argument, size_t got, size_t layers, const char* what) {
+inline void check_length(const char* op, const char* argument, size_t got, size_t layers, const char* what) {
   if (got != layers) refuse(op, argument, text(int64_t(layers)) + " " + what + " (one a layer)", text(int64_t(got)));
 }
 
-inline void check_layers(const std::string& op, const char* argument, const std::vector<Tensor>& layers,
+inline void check_layers(const char* op, const char* argument, const std::vector<Tensor>& layers,
                          const std::vector<ScalarType>& allowed) {
   for (size_t i = 0; i < layers.size(); ++i) {
-    check_dtype(op, entry(argument, i), layers[i], allowed);
-    check_cpu(op, entry(argument, i), layers[i], entry(argument, 0));
+    check_dtype(op, Argument(argument, i), layers[i], allowed);
+    check_cpu(op, Argument(argument, i), layers[i], Argument(argument, 0));
     if (layers[i].scalar_type() != layers[0].scalar_type()) {
-      refuse(op, entry(argument, i),
-             "dtype " + dtype_name(layers[0].scalar_type()) + " (that of " + entry(argument, 0) + ")",
+      refuse(op, Argument(argument, i),
+             "dtype " + dtype_name(layers[0].scalar_type()) + " (that of " + Argument(argument, 0).words() + ")",
              dtype_name(layers[i].scalar_type()));
     }
   }
 }
 
-inline void check_companions(const std::string& op, const char* argument, const std::vector<Tensor>& tensors,
-                             const char* name, const std::vector<Tensor>& layers, ScalarType dtype) {
+inline void check_companions(const char* op, const char* argument, const std::vector<Tensor>& tensors, const char* name,
+                             const std::vector<Tensor>& layers, ScalarType dtype) {
   check_length(op, argument, tensors.size(), layers.size(), "tensors");
   for (size_t i = 0; i < layers.size(); ++i)
-    check_like(op, entry(argument, i), tensors[i], entry(name, i), layers[i], dtype);
+    check_like(op, Argument(argument, i), tensors[i], Argument(name, i), layers[i], dtype);
 }
-inline void check_companions(const std::string& op, const char* argument, const std::vector<Tensor>& tensors,
-                             const char* name, const std::vector<Tensor>& layers) {
+inline void check_companions(const char* op, const char* argument, const std::vector<Tensor>& tensors, const char* name,
+                             const std::vector<Tensor>& layers) {
   check_companions(op, argument, tensors, name, layers, layers.empty() ? ScalarType::Float : layers[0].scalar_type());
 }
 
-inline void check_contiguous(const std::string& op, const std::string& argument, const Tensor& tensor) {
+inline void check_contiguous(const char* op, const Argument& argument, const Tensor& tensor) {
   if (!tensor.is_contiguous()) refuse(op, argument, "a contiguous tensor", "strides " + list_text(tensor.strides()));
 }
 
 // The position of `value` among the choices of an enumeration, in the order of its members.
 template <class Enum>
-Enum check_choice(const std::string& op, const char* argument, const std::string& value,
+Enum check_choice(const char* op, const char* argument, const std::string& value,
                   std::initializer_list<const char*> choices) {
   int index = 0;
   std::string all;
@@ -170,38 +176,34 @@ Enum check_choice(const std::string& op, const char* argument, const std::string
 struct Span {
   const char* begin;
   const char* end;
-  const char* argument;
-  size_t layer;
+  Argument argument;
   bool writes;
-  bool listed;
-
-  std::string name() const { return listed ? entry(argument, layer) : argument; }
 };
 
-inline Span span_of(const char* argument, const Tensor& tensor, bool writes, bool listed = false, size_t layer = 0) {
+inline Span span_of(const Argument& argument, const Tensor& tensor, bool writes) {
   int64_t last = 0;
   const auto sizes = tensor.sizes(), strides = tensor.strides();
   for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
   const char* begin = static_cast<const char*>(tensor.data_ptr());
   const int64_t bytes = tensor.numel() == 0 ? 0 : (last + 1) * static_cast<int64_t>(tensor.element_size());
-  return {begin, begin + bytes, argument, layer, writes, listed};
+  return {begin, begin + bytes, argument, writes};
 }
 
 inline void add_spans(std::vector<Span>& spans, const char* argument, const std::vector<Tensor>& tensors, bool writes) {
-  for (size_t i = 0; i < tensors.size(); ++i) spans.push_back(span_of(argument, tensors[i], writes, true, i));
+  for (size_t i = 0; i < tensors.size(); ++i) spans.push_back(span_of({argument, i}, tensors[i], writes));
 }
 
 // No written tensor shares memory with any other argument. Callers list written tensors first.
-inline void check_no_overlap(const std::string& op, std::vector<Span> spans) {
+inline void check_no_overlap(const char* op, std::vector<Span> spans) {
   std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
   const Span *any = nullptr, *written = nullptr;  // who reaches furthest so far
   for (const Span& span : spans) {
     if (span.begin == span.end) continue;
     if (span.writes && any != nullptr && span.begin < any->end) {
-      refuse(op, span.name(), "memory apart from " + any->name(), "overlapping memory");
+      refuse(op, span.argument, "memory apart from " + any->argument.words(), "overlapping memory");
     }
     if (written != nullptr && span.begin < written->end) {
-      refuse(op, written->name(), "memory apart from " + span.name(), "overlapping memory");
+      refuse(op, written->argument, "memory apart from " + span.argument.words(), "overlapping memory");
     }
     if (any == nullptr || span.end > any->end) any = &span;
     if (span.writes) written = &span;

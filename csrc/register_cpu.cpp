@@ -168,7 +168,7 @@ void check_views(const char* op, const char* argument, const Ints& views, const 
   for (size_t i = 0; i < layers.size(); ++i) {
     const View view = view_at(views, i);
     if (std::min({view.a, view.g, view.b}) < 0 || view.size() != layers[i].numel()) {
-      refuse(op, entry(argument, i),
+      refuse(op, {argument, i},
              "A * G * B = " + text(layers[i].numel()) + " (the weights of layer " + text(int64_t(i)) + ")",
              list_text(Ints{view.a, view.g, view.b}));
     }
@@ -195,7 +195,7 @@ Scope check_region(const char* op, const Tensors& x, const Tensors& owner, const
   for (size_t i = 0; i < x.size() && (named == Named::magnitude || named == Named::signed_value); ++i) {
     const View view = view_at(views, i);
     if (view.size() != 0 && !view.single()) {
-      refuse(op, entry("views", i), "groups of one weight for score " + score + " (l2 and half take any)",
+      refuse(op, {"views", i}, "groups of one weight for score " + score + " (l2 and half take any)",
              list_text(Ints{view.a, view.g, view.b}));
     }
   }
@@ -204,7 +204,7 @@ Scope check_region(const char* op, const Tensors& x, const Tensors& owner, const
 
 [[noreturn]] void refuse_keep(const char* op, const char* argument, const Shortfall& shortfall, int64_t keep) {
   const char* kind = shortfall.region == Region::all ? "" : shortfall.region == Region::free ? "free " : "owned ";
-  refuse(op, entry(argument, shortfall.layer),
+  refuse(op, {argument, shortfall.layer},
          "between 0 and " + text(shortfall.available) + " (the " + kind + "groups of layer " +
              text(int64_t(shortfall.layer)) + ")",
          text(keep));
@@ -261,8 +261,8 @@ void admm_update_cpu(const Tensors& v, const Tensors& centre, const Tensors& own
   check_length(op, "keep_owned", keep_owned.size(), v.size(), "counts");
   check_views(op, "views", views, v);
   check_views(op, "sharing_views", sharing_views, v);
-  for (size_t i = 0; i < v.size(); ++i) check_contiguous(op, entry("centre", i), centre[i]);
-  for (size_t i = 0; i < v.size(); ++i) check_contiguous(op, entry("owner", i), owner[i]);
+  for (size_t i = 0; i < v.size(); ++i) check_contiguous(op, {"centre", i}, centre[i]);
+  for (size_t i = 0; i < v.size(); ++i) check_contiguous(op, {"owner", i}, owner[i]);
   std::vector<Span> spans;
   add_spans(spans, "centre", centre, true);
   add_spans(spans, "owner", owner, true);
@@ -322,7 +322,7 @@ void proximal_adam_cpu(const Tensors& effective, const Tensors& grad, const Tens
   const std::pair<const char*, const Tensors*> written[] = {
       {"effective", &effective}, {"v", &v}, {"exp_avg", &exp_avg}, {"exp_avg_sq", &exp_avg_sq}};
   for (const auto& [name, tensors] : written) {
-    for (size_t i = 0; i < tensors->size(); ++i) check_contiguous(op, entry(name, i), (*tensors)[i]);
+    for (size_t i = 0; i < tensors->size(); ++i) check_contiguous(op, {name, i}, (*tensors)[i]);
     add_spans(spans, name, *tensors, true);
   }
   add_spans(spans, "grad", grad, false);
@@ -356,7 +356,7 @@ void proximal_grad_cpu(const Tensors& grad, const Tensors& v, const Tensors& cen
   check_companions(op, "grad", grad, "v", v);
   check_companions(op, "owner", owner, "v", v, ScalarType::Byte);
   check_centre(op, v, centre, rho, tau);
-  for (size_t i = 0; i < grad.size(); ++i) check_contiguous(op, entry("grad", i), grad[i]);
+  for (size_t i = 0; i < grad.size(); ++i) check_contiguous(op, {"grad", i}, grad[i]);
   std::vector<Span> spans;
   add_spans(spans, "grad", grad, true);
   add_spans(spans, "v", v, false);

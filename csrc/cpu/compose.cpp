@@ -3,12 +3,6 @@
 
 namespace lps {
 
-namespace {
-
-int64_t bytes_of(DType dtype) { return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2; }
-
-}  // namespace
-
 void compose(const Kernels& kernels, const Parallel& parallel, DType dtype, MaskKind kind, const void* w,
              const void* mask, const void* w_bar, void* out, int64_t count) {
   const auto kernel = kernels.compose[static_cast<int>(dtype)][static_cast<int>(kind)];

@@ -37,11 +37,16 @@ struct SelectKernels {
   // up to 8 of junk behind.
   Band (*collect)(const Source&, Region, Score, int64_t begin, int64_t end, Key low, Key high, Key* candidates,
                   int64_t room);
+  // Of a list of keys, writes those inside the band (room for all of them + 8).
+  Band (*narrow)(const Key* keys, int64_t count, Key low, Key high, Key* inside);
   // How many of the keys are at least `bound`.
   int64_t (*count_at_least)(const Key* keys, int64_t count, Key bound);
   // The bits of a range: key above the threshold, or equal to it and at an index up to `last_tie`.
   void (*threshold_bits)(const Source&, Region, Score, int64_t begin, int64_t end, Key threshold, int64_t last_tie,
                          uint8_t* bits);
+  // The same with the values written: out = kept ? x : 0.
+  void (*threshold_values)(const Source&, Region, Score, int64_t begin, int64_t end, Key threshold, int64_t last_tie,
+                           uint8_t* bits, void* out, bool stream);
 };
 
 struct Kernels {
@@ -62,9 +67,8 @@ struct Kernels {
   double (*run_sum[kDTypes])(const Source&, Region, Score, int64_t begin, int64_t end);
   // out[i] = x[i] in fp64, without the dual.
   void (*widen[kDTypes])(const Source&, int64_t begin, int64_t end, double* out);
-  // out = bit ? x : 0, or bit ? 1 : 0; `bits` starts at `begin`.
-  void (*keep_values[kDTypes])(const void* x, const uint8_t* bits, void* out, int64_t begin, int64_t end);
-  void (*keep_ones[kDTypes])(const uint8_t* bits, void* out, int64_t begin, int64_t end);
+  // Output::values: out = bit ? x : 0; Output::mask: out = bit ? 1 : 0. `bits` starts at `begin`.
+  void (*keep[kDTypes][2])(const void* x, const uint8_t* bits, void* out, int64_t begin, int64_t end, bool stream);
   void (*region_bits)(const uint8_t* owner, Region, int64_t begin, int64_t end, uint8_t* bits);
   // Writes centre and the kept bits of owner from the selection; f32 and f64 only.
   void (*admm_write[2])(const void* v, void* centre, uint8_t* owner, bool fresh, const uint8_t* bits, int64_t begin,

@@ -221,6 +221,25 @@ struct Avx2Isa {
     const int high = _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpgt_epi64(a.high, b.high)));
     return static_cast<uint8_t>(low | (high << 4));
   }
+  static I32 count_greater(I32 counts, I32 a, I32 b) {
+    return {_mm256_sub_epi32(counts.v, _mm256_cmpgt_epi32(a.v, b.v))};
+  }
+  static I64 count_greater(I64 counts, I64 a, I64 b) {
+    return {_mm256_sub_epi64(counts.low, _mm256_cmpgt_epi64(a.low, b.low)),
+            _mm256_sub_epi64(counts.high, _mm256_cmpgt_epi64(a.high, b.high))};
+  }
+  static int64_t sum_counts(I32 counts) {
+    int32_t lanes[kLanes];
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes), counts.v);
+    int64_t sum = 0;
+    for (int32_t lane : lanes) sum += lane;
+    return sum;
+  }
+  static int64_t sum_counts(I64 counts) {
+    int64_t lanes[4];
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes), _mm256_add_epi64(counts.low, counts.high));
+    return lanes[0] + lanes[1] + lanes[2] + lanes[3];
+  }
   static int count(uint8_t bits) { return _mm_popcnt_u32(bits); }
   static void compress(int32_t* to, I32 keys, uint8_t bits) {
     const __m256i order = _mm256_load_si256(reinterpret_cast<const __m256i*>(kCompress.lanes[bits]));

@@ -241,6 +241,17 @@ struct ScalarIsa {
     each([&](int i) { bits |= static_cast<unsigned>(a.lane[i] > b.lane[i]) << i; });
     return static_cast<uint8_t>(bits);
   }
+  // Adds 1 to the counts of the lanes where a is greater than b.
+  template <class Key>
+  static Block<Key> count_greater(Block<Key> counts, Block<Key> a, Block<Key> b) {
+    return map<Key>([&](int i) { return static_cast<Key>(counts.lane[i] + (a.lane[i] > b.lane[i])); });
+  }
+  template <class Key>
+  static int64_t sum_counts(Block<Key> counts) {
+    int64_t sum = 0;
+    each([&](int i) { sum += counts.lane[i]; });
+    return sum;
+  }
   static int count(uint8_t bits) {
     int n = 0;
     for (unsigned b = bits; b != 0; b &= b - 1) ++n;

@@ -27,15 +27,18 @@ std::optional<Shortfall> project(const Kernels& kernels, const Parallel& paralle
     selections.push_back({i, {layers[i].x, nullptr, layers[i].owner}, region, score, layers[i].view, layers[i].keep});
   }
   if (auto shortfall = select_groups(kernels, parallel, dtype, selections)) return shortfall;
-  const int row = static_cast<int>(dtype);
+  int64_t weights = 0;
+  for (const ProjectLayer& layer : layers) weights += layer.view.size();
+  const bool stream = 2 * weights * bytes_of(dtype) > kStreamBytes;
   for_bit_blocks(parallel, layers, [&](size_t index, int64_t begin, int64_t end) {
     const ProjectLayer& layer = layers[index];
     uint8_t* bits = layer.kept + begin / kLanes;
-    selection_bits(kernels, dtype, selections[index], begin, end, bits);
     if (output == Output::values) {
-      kernels.keep_values[row](layer.x, bits, layer.out, begin, end);
+      selection_values(kernels, dtype, selections[index], begin, end, bits, layer.out, stream);
     } else {
-      kernels.keep_ones[row](bits, layer.out, begin, end);
+      selection_bits(kernels, dtype, selections[index], begin, end, bits);
+      kernels.keep[static_cast<int>(dtype)][static_cast<int>(Output::mask)](layer.x, bits, layer.out, begin, end,
+                                                                            stream);
     }
   });
   return std::nullopt;

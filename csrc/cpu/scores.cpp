@@ -34,7 +34,7 @@ Plan plan_for(const View& view) {
   plan.by_column = view.b < kShortRun;
   if (plan.by_column) {
     plan.columns = view.g * view.b;
-    plan.row_chunk = std::max<int64_t>(64, 8 * kUnit / std::max<int64_t>(plan.columns, 1));
+    plan.row_chunk = std::max<int64_t>(64, 16 * kUnit / std::max<int64_t>(plan.columns, 1));
     plan.sums.resize(static_cast<size_t>((view.a + plan.row_chunk - 1) / plan.row_chunk * plan.columns));
   } else {
     plan.pieces = (view.b + kPiece - 1) / kPiece;

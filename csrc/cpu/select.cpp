@@ -20,6 +20,8 @@ constexpr int64_t kSmallLayer = 8192;  // below this, sampling costs more than c
 // faults than the rare second pass.
 constexpr int64_t kBracketRoom = kUnit / 8;
 
+constexpr int64_t kCandidateSample = 2048;
+
 template <class Key>
 constexpr Key lowest_key() {
   return kOutside<Key> + 1;
@@ -73,6 +75,19 @@ Key bisect(Key low, Key high, int64_t wanted, Count&& count_at_least) {
   return low;
 }
 
+// Narrows [low, high] to where a `share` of all coordinates should lie above, from the keys of a sample of `drawn` of
+// them (of which those outside the region have no key). Five deviations, as neighbours may be alike.
+template <class Key>
+void bracket(const SelectKernels<Key>& kernels, const Key* sample, int64_t keys, int64_t drawn, double share, Key& low,
+             Key& high) {
+  const double rank = share * static_cast<double>(drawn);
+  const double slack = 5 * std::sqrt(std::max(rank * (1 - share), 1.0)) + 8;
+  const int64_t few = static_cast<int64_t>(rank - slack), many = static_cast<int64_t>(rank + slack);
+  const auto reach = [&](Key bound) { return kernels.count_at_least(sample, keys, bound); };
+  if (many <= keys) low = bisect(low, high, many, reach);
+  if (few >= 1) high = bisect(low, high, few, reach);
+}
+
 // Scattered blocks of eight coordinates; a fixed sequence, so that every run does the same.
 template <class Key>
 void bracket_by_sample(const SelectKernels<Key>& kernels, Search<Key>& search) {
@@ -80,7 +95,7 @@ void bracket_by_sample(const SelectKernels<Key>& kernels, Search<Key>& search) {
   const int64_t count = search.count();
   search.bracket_everything();
   if (count <= kSmallLayer) return;
-  const int64_t blocks = std::clamp<int64_t>(count / 256, 128, 2048);
+  const int64_t blocks = std::clamp<int64_t>(count / 256, 128, 512);
   const int64_t stride = count / blocks;
   std::vector<Key> sample(static_cast<size_t>(blocks * kLanes + kLanes));
   int64_t sampled = 0;
@@ -94,14 +109,8 @@ void bracket_by_sample(const SelectKernels<Key>& kernels, Search<Key>& search) {
                             search.high, sample.data() + sampled, kLanes)
                    .inside;
   }
-  // Of the sampled coordinates, about `rank` are among the best `keep`. Six deviations, as neighbours may be alike.
-  const double share = static_cast<double>(selection.keep) / static_cast<double>(count);
-  const double rank = share * static_cast<double>(blocks * kLanes);
-  const double slack = 6 * std::sqrt(std::max(rank * (1 - share), 1.0)) + 8;
-  const auto reach = [&](Key bound) { return kernels.count_at_least(sample.data(), sampled, bound); };
-  const int64_t few = static_cast<int64_t>(rank - slack), many = static_cast<int64_t>(rank + slack);
-  if (many <= sampled) search.low = bisect(search.low, search.high, many, reach);
-  if (few >= 1) search.high = bisect(search.low, search.high, few, reach);
+  bracket(kernels, sample.data(), sampled, blocks * kLanes,
+          static_cast<double>(selection.keep) / static_cast<double>(count), search.low, search.high);
   search.room = kBracketRoom;
 }
 
@@ -134,22 +143,65 @@ void collect_chunks(const SelectKernels<Key>& kernels, const Parallel& parallel,
   });
 }
 
-// The index of the tie number `wanted` (from 1) of the chunk.
+// The index of tie number `wanted` (from 1): the unit that holds it is known from the candidates, the rest is a scan.
 template <class Key>
-int64_t find_tie(const SelectKernels<Key>& kernels, const Selection& selection, const Chunk<Key>& chunk, Key threshold,
-                 int64_t wanted) {
+int64_t find_last_tie(const SelectKernels<Key>& kernels, const Search<Key>& search, const Chunk<Key>* first,
+                      const Chunk<Key>* last, Key threshold, int64_t wanted) {
+  const Selection& selection = *search.selection;
+  const auto ties_in = [&](const Chunk<Key>& chunk) {
+    if (!search.collects()) return chunk.band.inside;
+    return kernels.count_at_least(chunk.candidates, chunk.band.inside, threshold) -
+           kernels.count_at_least(chunk.candidates, chunk.band.inside, threshold + 1);
+  };
+  const Chunk<Key>* chunk = first;
+  for (; chunk != last; ++chunk) {
+    const int64_t ties = ties_in(*chunk);
+    if (wanted <= ties) break;
+    wanted -= ties;
+  }
   uint8_t reached[kBitBlock / kLanes], above[kBitBlock / kLanes];
-  for (int64_t begin = chunk.begin; begin < chunk.end; begin += kBitBlock) {
-    const int64_t end = std::min(begin + kBitBlock, chunk.end);
-    kernels.threshold_bits(selection.source, selection.region, selection.score, begin, end, threshold, chunk.end,
-                           reached);
+  for (int64_t begin = chunk->begin; begin < chunk->end; begin += kBitBlock) {
+    const int64_t end = std::min(begin + kBitBlock, chunk->end);
+    kernels.threshold_bits(selection.source, selection.region, selection.score, begin, end, threshold, end, reached);
     kernels.threshold_bits(selection.source, selection.region, selection.score, begin, end, threshold, -1, above);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t byte = (i - begin) / kLanes, bit = (i - begin) % kLanes;
       if (((reached[byte] & ~above[byte]) >> bit) & 1 && --wanted == 0) return i;
     }
   }
-  return chunk.end;
+  return chunk->end;
+}
+
+// The candidates of several chunks, narrowed by a sample of them as the layer was by a sample of its coordinates.
+// Returns how many lie above those that are left, which hold the key of rank `wanted`.
+template <class Key>
+int64_t narrow_candidates(const SelectKernels<Key>& kernels, const Search<Key>& search, const Chunk<Key>* first,
+                          const Chunk<Key>* last, int64_t inside, int64_t wanted, std::vector<Key>& left) {
+  Key low = search.low, high = search.high;
+  if (inside > 2 * kCandidateSample) {
+    std::vector<Key> sample;
+    const int64_t stride = inside / kCandidateSample;
+    int64_t skip = 0;
+    for (const Chunk<Key>* chunk = first; chunk != last; ++chunk) {
+      for (; skip < chunk->band.inside; skip += stride) sample.push_back(chunk->candidates[skip]);
+      skip -= chunk->band.inside;
+    }
+    bracket(kernels, sample.data(), static_cast<int64_t>(sample.size()), static_cast<int64_t>(sample.size()),
+            static_cast<double>(wanted) / static_cast<double>(inside), low, high);
+  }
+  while (true) {
+    int64_t above = 0, count = 0;
+    left.resize(static_cast<size_t>(inside + kLanes));
+    for (const Chunk<Key>* chunk = first; chunk != last; ++chunk) {
+      const Band band = kernels.narrow(chunk->candidates, chunk->band.inside, low, high, left.data() + count);
+      above += band.above;
+      count += band.inside;
+    }
+    left.resize(static_cast<size_t>(count));
+    if (above < wanted && above + count >= wanted) return above;
+    low = search.low;
+    high = search.high;
+  }
 }
 
 // Finds the exact threshold from the chunks [first, last) of one search, or widens its bracket.
@@ -173,27 +225,23 @@ void resolve(const SelectKernels<Key>& kernels, Search<Key>& search, const Chunk
     search.bracket_everything();
     return;
   }
-  const auto reach = [&](const Chunk<Key>& chunk, Key bound) {
-    if (!search.collects()) return bound <= search.low ? chunk.band.inside : 0;
-    return kernels.count_at_least(chunk.candidates, chunk.band.inside, bound);
-  };
-  const auto reach_all = [&](Key bound) {
-    int64_t count = above;
-    for (const Chunk<Key>* chunk = first; chunk != last; ++chunk) count += reach(*chunk, bound);
-    return count;
-  };
-  const Key threshold = bisect(search.low, search.high, selection.keep, reach_all);
-  selection.threshold = threshold;
   search.done = true;
-  int64_t ties = selection.keep - reach_all(threshold + 1);  // survivors whose key is the threshold itself
-  for (const Chunk<Key>* chunk = first; chunk != last; ++chunk) {
-    const int64_t here = reach(*chunk, threshold) - reach(*chunk, threshold + 1);
-    if (ties <= here) {
-      selection.last_tie = ties == here ? chunk->end - 1 : find_tie(kernels, selection, *chunk, threshold, ties);
-      return;
-    }
-    ties -= here;
+  Key threshold = search.low;
+  int64_t reached = above + inside, passed = above;  // keys that reach the threshold, and that pass it
+  if (search.collects()) {
+    std::vector<Key> left;
+    const int64_t over = above + narrow_candidates(kernels, search, first, last, inside, selection.keep - above, left);
+    const auto reach = [&](Key bound) {
+      return over + kernels.count_at_least(left.data(), static_cast<int64_t>(left.size()), bound);
+    };
+    threshold = bisect(search.low, search.high, selection.keep, reach);
+    reached = reach(threshold);
+    passed = reach(threshold + 1);
   }
+  selection.threshold = threshold;
+  selection.last_tie = reached == selection.keep
+                           ? search.count()
+                           : find_last_tie(kernels, search, first, last, threshold, selection.keep - passed);
 }
 
 // Groups of one weight, or the scores of larger groups.
@@ -285,17 +333,27 @@ std::optional<Shortfall> select_groups(const Kernels& kernels, const Parallel& p
   return shortfall ? shortfall : of_scored;
 }
 
+namespace {
+
+// Calls f with the selection kernels and the threshold of the key's type.
+template <class F>
+void with_keys(const Kernels& kernels, DType dtype, const Selection& selection, F&& f) {
+  if (dtype == DType::f64) {
+    f(kernels.select64, selection.threshold);
+  } else {
+    f(kernels.select32[static_cast<int>(dtype)], static_cast<int32_t>(selection.threshold));
+  }
+}
+
+}  // namespace
+
 void selection_bits(const Kernels& kernels, DType dtype, const Selection& selection, int64_t begin, int64_t end,
                     uint8_t* bits) {
   if (selection.view.single()) {
-    if (dtype == DType::f64) {
-      kernels.select64.threshold_bits(selection.source, selection.region, selection.score, begin, end,
-                                      selection.threshold, selection.last_tie, bits);
-    } else {
-      kernels.select32[static_cast<int>(dtype)].threshold_bits(selection.source, selection.region, selection.score,
-                                                               begin, end, static_cast<int32_t>(selection.threshold),
-                                                               selection.last_tie, bits);
-    }
+    with_keys(kernels, dtype, selection, [&](const auto& select, auto threshold) {
+      select.threshold_bits(selection.source, selection.region, selection.score, begin, end, threshold,
+                            selection.last_tie, bits);
+    });
     return;
   }
   // A byte a coordinate from the byte of its group, then packed.
@@ -318,6 +376,20 @@ void selection_bits(const Kernels& kernels, DType dtype, const Selection& select
   uint8_t inside[kBitBlock / kLanes];
   kernels.region_bits(selection.source.owner, selection.region, begin, end, inside);
   for (int64_t byte = 0; byte < (end - begin + kLanes - 1) / kLanes; ++byte) bits[byte] &= inside[byte];
+}
+
+void selection_values(const Kernels& kernels, DType dtype, const Selection& selection, int64_t begin, int64_t end,
+                      uint8_t* bits, void* out, bool stream) {
+  if (selection.view.single()) {
+    with_keys(kernels, dtype, selection, [&](const auto& select, auto threshold) {
+      select.threshold_values(selection.source, selection.region, selection.score, begin, end, threshold,
+                              selection.last_tie, bits, out, stream);
+    });
+    return;
+  }
+  selection_bits(kernels, dtype, selection, begin, end, bits);
+  kernels.keep[static_cast<int>(dtype)][static_cast<int>(Output::values)](selection.source.x, bits, out, begin, end,
+                                                                          stream);
 }
 
 }  // namespace lps

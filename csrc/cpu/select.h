@@ -39,4 +39,8 @@ constexpr int64_t kBitBlock = 2048;
 // The bits of the selected coordinates of [begin, end), at most kBitBlock, `begin` a multiple of 8.
 void selection_bits(const Kernels&, DType, const Selection&, int64_t begin, int64_t end, uint8_t* bits);
 
+// The same with the values written: out = selected ? x : 0. For sources without a dual.
+void selection_values(const Kernels&, DType, const Selection&, int64_t begin, int64_t end, uint8_t* bits, void* out,
+                      bool stream);
+
 }  // namespace lps

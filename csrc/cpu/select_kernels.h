@@ -26,14 +26,18 @@ inline auto read_source(const Source& source, int64_t i, N n) {
   return x;
 }
 
-template <class Isa, class S, bool with_dual, Score score, class N>
-inline auto source_keys(const Source& source, int64_t i, N n) {
-  const auto x = read_source<Isa, S, with_dual>(source, i, n);
+template <class Isa, Score score, class B>
+inline auto keys_of(B x) {
   if constexpr (score == Score::l2) {
     return Isa::magnitude_keys(x);
   } else {
     return Isa::value_keys(x);
   }
+}
+
+template <class Isa, class S, bool with_dual, Score score, class N>
+inline auto source_keys(const Source& source, int64_t i, N n) {
+  return keys_of<Isa, score>(read_source<Isa, S, with_dual>(source, i, n));
 }
 
 // Turns the run-time description of a source into compile-time constants, once a range.
@@ -63,28 +67,68 @@ Band collect(const Source& source, Region region, Score score, int64_t begin, in
              Key* candidates, int64_t room) {
   Band band{0, 0, 0};
   const auto below = Isa::set_keys(static_cast<Key>(low - 1)), top = Isa::set_keys(high);
+  const auto outside = Isa::set_keys(kOutside<Key>);
   specialise(source, region, score, [&](auto with_dual, auto score_is, auto region_is) {
+    auto above = Isa::set_keys(Key{0});  // one count a lane
     for_blocks(begin, end, [&](int64_t i, auto n) {
-      const uint8_t inside = region_bits<Isa, region_is.value>(source.owner, i, n);
-      const auto keys = source_keys<Isa, S, with_dual.value, score_is.value>(source, i, n);
-      const uint8_t above = Isa::greater(keys, top) & inside;
-      const uint8_t within = Isa::greater(keys, below) & inside & static_cast<uint8_t>(~above);
+      auto keys = source_keys<Isa, S, with_dual.value, score_is.value>(source, i, n);
+      if constexpr (region_is.value != Region::all || !std::is_same_v<decltype(n), Full>) {
+        const uint8_t inside = region_bits<Isa, region_is.value>(source.owner, i, n);
+        keys = Isa::select_keys(inside, keys, outside);
+        band.region += Isa::count(inside);
+      } else {
+        band.region += kLanes;
+      }
+      above = Isa::count_greater(above, keys, top);
+      const uint8_t within = Isa::greater(keys, below) & static_cast<uint8_t>(~Isa::greater(keys, top));
       if (candidates != nullptr) Isa::compress(candidates + std::min(band.inside, room), keys, within);
-      band.region += Isa::count(inside);
-      band.above += Isa::count(above);
       band.inside += Isa::count(within);
     });
+    band.above = Isa::sum_counts(above);
   });
   return band;
 }
 
 template <class Isa, class Key>
+Band narrow(const Key* keys, int64_t count, Key low, Key high, Key* inside) {
+  const auto below = Isa::set_keys(static_cast<Key>(low - 1)), top = Isa::set_keys(high);
+  auto above = Isa::set_keys(Key{0});
+  Band band{count, 0, 0};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const auto block = Isa::load_keys(keys + i);
+    above = Isa::count_greater(above, block, top);
+    const uint8_t within = Isa::greater(block, below) & static_cast<uint8_t>(~Isa::greater(block, top));
+    Isa::compress(inside + band.inside, block, within);
+    band.inside += Isa::count(within);
+  }
+  band.above = Isa::sum_counts(above);
+  for (; i < count; ++i) {
+    band.above += keys[i] > high;
+    if (keys[i] >= low && keys[i] <= high) inside[band.inside++] = keys[i];
+  }
+  return band;
+}
+
+template <class Isa, class Key>
 int64_t count_at_least(const Key* keys, int64_t count, Key bound) {
-  int64_t found = 0, i = 0;
   const auto below = Isa::set_keys(static_cast<Key>(bound - 1));
-  for (; i + kLanes <= count; i += kLanes) found += Isa::count(Isa::greater(Isa::load_keys(keys + i), below));
-  for (; i < count; ++i) found += keys[i] >= bound;
-  return found;
+  auto found = Isa::set_keys(Key{0});
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) found = Isa::count_greater(found, Isa::load_keys(keys + i), below);
+  int64_t total = Isa::sum_counts(found);
+  for (; i < count; ++i) total += keys[i] >= bound;
+  return total;
+}
+
+// The bits of the lanes above the threshold. Ties count up to and including index last_tie: in whole blocks before it,
+// in a part of its own block.
+template <class Isa, class Key, class K>
+inline uint8_t survivors(K keys, K bound, K below, int64_t i, int64_t last_tie) {
+  if (i + kLanes <= last_tie) return Isa::greater(keys, below);
+  uint8_t kept = Isa::greater(keys, bound);
+  if (i <= last_tie) kept |= Isa::greater(keys, below) & static_cast<uint8_t>((2u << (last_tie - i)) - 1);
+  return kept;
 }
 
 template <class Isa, class S, class Key>
@@ -93,18 +137,36 @@ void threshold_bits(const Source& source, Region region, Score score, int64_t be
   const auto bound = Isa::set_keys(threshold), below = Isa::set_keys(static_cast<Key>(threshold - 1));
   specialise(source, region, score, [&](auto with_dual, auto score_is, auto region_is) {
     for_blocks(begin, end, [&](int64_t i, auto n) {
-      const uint8_t inside = region_bits<Isa, region_is.value>(source.owner, i, n);
       const auto keys = source_keys<Isa, S, with_dual.value, score_is.value>(source, i, n);
-      // Ties count up to and including index last_tie.
-      uint8_t tied = 0;
-      if (i + kLanes - 1 <= last_tie) {
-        tied = 0xff;
-      } else if (i <= last_tie) {
-        tied = static_cast<uint8_t>((2u << (last_tie - i)) - 1);
-      }
-      bits[(i - begin) / kLanes] = (Isa::greater(keys, bound) | (Isa::greater(keys, below) & tied)) & inside;
+      const uint8_t kept = survivors<Isa, Key>(keys, bound, below, i, last_tie);
+      bits[(i - begin) / kLanes] = kept & region_bits<Isa, region_is.value>(source.owner, i, n);
     });
   });
+}
+
+template <class Isa, class S, class Key>
+void threshold_values(const Source& source, Region region, Score score, int64_t begin, int64_t end, Key threshold,
+                      int64_t last_tie, uint8_t* bits, void* out, bool stream) {
+  const auto bound = Isa::set_keys(threshold), below = Isa::set_keys(static_cast<Key>(threshold - 1));
+  const S* x = static_cast<const S*>(source.x);
+  S* to = static_cast<S*>(out);
+  const auto write = [&](auto streaming) {
+    specialise(source, region, score, [&](auto, auto score_is, auto region_is) {
+      for_blocks(begin, end, [&](int64_t i, auto n) {
+        const auto values = load<Isa>(x + i, n);
+        const auto keys = keys_of<Isa, score_is.value>(values);
+        const uint8_t kept = survivors<Isa, Key>(keys, bound, below, i, last_tie) &
+                             region_bits<Isa, region_is.value>(source.owner, i, n);
+        bits[(i - begin) / kLanes] = kept;
+        put<Isa, streaming.value>(to + i, Isa::zero_unless(Isa::template mask<Compute<S>>(kept), values), n);
+      });
+    });
+    if constexpr (streaming.value) Isa::stream_end();
+  };
+  if constexpr (std::is_floating_point_v<S>) {
+    if (stream && aligned32(to)) return write(Bool<true>{});
+  }
+  write(Bool<false>{});
 }
 
 // Adds the fp64 term of each lane, x^2 or x - 1/2, where it lies in the region.
@@ -178,22 +240,29 @@ void widen_values(const Source& source, int64_t begin, int64_t end, double* out)
   });
 }
 
-template <class Isa, class S>
-void keep_values(const void* x, const uint8_t* bits, void* out, int64_t begin, int64_t end) {
-  for_blocks(begin, end, [&](int64_t i, auto n) {
-    const auto kept = Isa::template mask<Compute<S>>(bits[(i - begin) / kLanes]);
-    const auto values = Isa::zero_unless(kept, load<Isa>(static_cast<const S*>(x) + i, n));
-    store<Isa>(static_cast<S*>(out) + i, values, n);
-  });
-}
-
-template <class Isa, class S>
-void keep_ones(const uint8_t* bits, void* out, int64_t begin, int64_t end) {
+// out = bit ? x : 0, or bit ? 1 : 0
+template <class Isa, class S, bool ones, bool streaming>
+void keep_range(const S* x, const uint8_t* bits, S* out, int64_t begin, int64_t end) {
   const auto one = Isa::template set<Compute<S>>(1);
   for_blocks(begin, end, [&](int64_t i, auto n) {
     const auto kept = Isa::template mask<Compute<S>>(bits[(i - begin) / kLanes]);
-    store<Isa>(static_cast<S*>(out) + i, Isa::zero_unless(kept, one), n);
+    if constexpr (ones) {
+      put<Isa, streaming>(out + i, Isa::zero_unless(kept, one), n);
+    } else {
+      put<Isa, streaming>(out + i, Isa::zero_unless(kept, load<Isa>(x + i, n)), n);
+    }
   });
+  if constexpr (streaming) Isa::stream_end();
+}
+
+template <class Isa, class S, bool ones>
+void keep_kernel(const void* x, const uint8_t* bits, void* out, int64_t begin, int64_t end, bool stream) {
+  const S* from = static_cast<const S*>(x);
+  S* to = static_cast<S*>(out);
+  if constexpr (std::is_floating_point_v<S>) {
+    if (stream && aligned32(to)) return keep_range<Isa, S, ones, true>(from, bits, to, begin, end);
+  }
+  keep_range<Isa, S, ones, false>(from, bits, to, begin, end);
 }
 
 template <class Isa>
@@ -235,7 +304,8 @@ template <class Isa, class S>
 void fill_select(Kernels& table, DType dtype) {
   const int row = static_cast<int>(dtype);
   using Key = typename Isa::template KeyOf<Compute<S>>;
-  const SelectKernels<Key> select{collect<Isa, S, Key>, count_at_least<Isa, Key>, threshold_bits<Isa, S, Key>};
+  const SelectKernels<Key> select{collect<Isa, S, Key>, narrow<Isa, Key>, count_at_least<Isa, Key>,
+                                  threshold_bits<Isa, S, Key>, threshold_values<Isa, S, Key>};
   if constexpr (sizeof(Key) == 4) {
     table.select32[row] = select;
   } else {
@@ -244,8 +314,8 @@ void fill_select(Kernels& table, DType dtype) {
   table.column_sums[row] = column_sums<Isa, S>;
   table.run_sum[row] = run_sum<Isa, S>;
   table.widen[row] = widen_values<Isa, S>;
-  table.keep_values[row] = keep_values<Isa, S>;
-  table.keep_ones[row] = keep_ones<Isa, S>;
+  table.keep[row][static_cast<int>(Output::values)] = keep_kernel<Isa, S, false>;
+  table.keep[row][static_cast<int>(Output::mask)] = keep_kernel<Isa, S, true>;
   if constexpr (std::is_floating_point_v<S>) table.admm_write[row] = admm_write<Isa, S>;
 }
 
