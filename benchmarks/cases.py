@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import lps_kernels
-from benchmarks.check import tensors_in
 from benchmarks.peers import PEERS
 from benchmarks.shapes import NETWORKS
 from benchmarks.timing import Thunk
 from lps_kernels._registry import REGISTRY, Args, Op
+from lps_kernels._selftest import tensors_in
 
 BACKENDS = ("native", "reference")
 

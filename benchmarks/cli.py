@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.cases import why_not_native
-from benchmarks.figures import GROUPS, Unmeasurable, print_figures
+from benchmarks.figures import GROUPS, UnmeasurableError, print_figures
 from benchmarks.shapes import NETWORKS
 from benchmarks.table import load, print_table, save
 from benchmarks.timing import use_two_threads
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return _table(options) if options.command == "table" else _figures(options)
-    except (Unmeasurable, ValueError) as error:
+    except (UnmeasurableError, ValueError) as error:
         print(f"benchmarks {options.command}: {error}", file=sys.stderr)
         return REFUSED
 
@@ -61,16 +61,17 @@ def _parser() -> _Parser:
         description="Measure one group of figures and print each beside its bound. Exits 1 if one falls short.",
     )
     figures.add_argument("group", choices=list(GROUPS), metavar="GROUP", help=f"one of: {', '.join(GROUPS)}")
+    figures.add_argument("--picture", type=Path, metavar="FILE", help="draw the figures into this SVG file")
     return parser
 
 
 def _table(options: argparse.Namespace) -> int:
     stored = load(options.compare) if options.compare else None
     if options.save:
-        _check_writable(options.save)
+        _check_writable("--save", options.save)
     reason = why_not_native()
     if reason is not None:
-        raise Unmeasurable(f"the native kernels are not active: {reason}")
+        raise UnmeasurableError(f"the native kernels are not active: {reason}")
     threads = use_two_threads()
     rows = print_table(options.ops, options.networks, stored)
     if options.save:
@@ -80,12 +81,14 @@ def _table(options: argparse.Namespace) -> int:
 
 
 def _figures(options: argparse.Namespace) -> int:
+    if options.picture:
+        _check_writable("--picture", options.picture)
     use_two_threads()
-    return 0 if print_figures(options.group) else SHORT
+    return 0 if print_figures(options.group, options.picture) else SHORT
 
 
-def _check_writable(path: Path) -> None:
+def _check_writable(option: str, path: Path) -> None:
     """Before minutes of measuring, not after them."""
     target = path if path.exists() else path.parent
     if path.is_dir() or not target.exists() or not os.access(target, os.W_OK):
-        raise ValueError(f"--save: {path} cannot be written")
+        raise ValueError(f"{option}: {path} cannot be written")

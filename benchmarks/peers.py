@@ -12,11 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._dynamo.exc import TorchDynamoException
 
 from benchmarks.timing import Thunk
 from lps_kernels._registry import Args
 
 Peer = Callable[[list[Args]], Thunk]
+
+
+class UnavailableError(Exception):
+    """This machine cannot run the peer; the message says why."""
 
 
 def eager_compose(w: Tensor, mask: Tensor, w_bar: Tensor) -> Tensor:
@@ -32,7 +37,7 @@ def eager_compose_out(w: Tensor, mask: Tensor, w_bar: Tensor, out: Tensor, produ
 
 def topk_project(x: Tensor, keep: int) -> Tensor:
     """The ``keep`` largest magnitudes of a flat tensor, exactly."""
-    kept = torch.topk(x.abs(), keep, sorted=False).indices
+    kept = torch.topk(x.abs(), keep).indices
     out = torch.zeros_like(x)
     out[kept] = x[kept]
     return out
@@ -79,7 +84,10 @@ def _compiled(function: Callable[..., object]) -> Peer:
     def build(calls: list[Args]) -> Thunk:
         flat: list[Args] = [tuple(tensor.view(-1) for tensor in args) for args in calls]
         run = _calls(torch.compile(function, dynamic=True))(flat)
-        run()
+        try:
+            run()
+        except TorchDynamoException as error:
+            raise UnavailableError(str(error).splitlines()[0]) from error
         return run
 
     return build

@@ -1,8 +1,8 @@
 """Bandwidth of this machine at a given working set, on the threads that torch uses.
 
 A 16 MB tensor lives in the last-level cache and a 256 MB one does not, so a kernel is only compared with the
-bandwidth measured on as many bytes as it touches itself. Bytes are counted as STREAM counts them: what the code reads
-and writes, without the reads that a cache adds to a write.
+bandwidth measured on as many bytes as it touches itself, in turns with it. Bytes are counted as STREAM counts them:
+what the code reads and writes, without the reads that a cache adds to a write.
 
 No single torch function is the read bandwidth: most reductions wait for their arithmetic before they wait for memory
 (on one machine 2 to 97 GB/s on the same 22 MB). Several cheap ones are timed, and the fastest is the roofline.
@@ -10,31 +10,36 @@ No single torch function is the read bandwidth: most reductions wait for their a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
 
-from benchmarks.timing import Thunk, Timing, measure
+from benchmarks.timing import Thunk, Timing
 
 # Past the caches the bandwidth no longer depends on the size, and allocating more only takes time.
 LARGEST = 512 * 2**20
-SECONDS = 0.1
 ROW = 4096
+# A kernel that writes less than this share of its bytes is held against reading alone.
+READ_ONLY = 0.2
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Bytes a second: reading alone, copying (one read, one write) and triad (two reads, one write)."""
+    """Callables that each move ``bytes`` as fast as torch can."""
 
-    read: float
-    copy: float
-    triad: float
+    bytes: int
+    thunks: dict[str, Thunk]
 
-    def limit(self, written_share: float) -> float:
-        """The roofline of a kernel of whose bytes this share is written."""
-        return self.read if written_share < 0.2 else max(self.copy, self.triad)
+    def bandwidth(self, timings: Mapping[str, Timing]) -> float:
+        """Bytes a second of the fastest of them."""
+        return self.bytes / fastest({name: timings[name] for name in self.thunks}).p50
+
+
+def fastest(timings: Mapping[str, Timing]) -> Timing:
+    """The one with the lowest p50."""
+    return min(timings.values(), key=lambda timing: timing.p50)
 
 
 def readers(x: Tensor) -> dict[str, Thunk]:
@@ -45,33 +50,29 @@ def readers(x: Tensor) -> dict[str, Thunk]:
     pairs = flat[: flat.numel() // 2 * 2].view(torch.int64)
     halves = flat.view(torch.int16)
     return {
-        "sum": lambda: flat.sum(),
-        "amax": lambda: flat.amax(),
-        "row sums": lambda: rows.sum(1),
-        "int64 sum": lambda: pairs.sum(),
-        "int16 amax": lambda: halves.amax(),
+        "read: sum": flat.sum,
+        "read: amax": flat.amax,
+        "read: row sums": lambda: rows.sum(1),
+        "read: int64 sum": pairs.sum,
+        "read: int16 amax": halves.amax,
     }
 
 
-def fastest(timings: dict[str, Timing]) -> Timing:
-    """The one with the lowest p50."""
-    return min(timings.values(), key=lambda timing: timing.p50)
+def writers(x: Tensor) -> dict[str, Thunk]:
+    """Copy (a read and a write) and triad (two reads and a write) within a flat tensor, touching all of it once."""
+    source, target = x.chunk(2)
+    a, b, c = x.chunk(3)
+    return {
+        "copy": lambda: target.copy_(source),
+        "triad": lambda: torch.add(a, b, alpha=0.5, out=c),
+    }
 
 
-def roofline(working_set: int) -> Roofline:
-    """Measured once a process for working sets that agree to the megabyte."""
-    megabyte = 2**20
-    return _measured(min(LARGEST, max(megabyte, round(working_set / megabyte) * megabyte)))
-
-
-@cache
-def _measured(working_set: int) -> Roofline:
-    elements = working_set // 4
+def roofline(working_set: int, written_share: float) -> Roofline:
+    """What a kernel is held against that touches so many bytes and writes that share of those it moves."""
+    # Whole rows in halves and in thirds, so that each callable moves the same bytes.
+    unit = 6 * ROW
+    elements = max(unit, min(LARGEST, working_set) // 4 // unit * unit)
     # Ones rather than fresh memory: untouched pages are all the same page of zeros.
     x = torch.ones(elements)
-    read = fastest(measure(readers(x), SECONDS))
-    source, target = x[: elements // 2], x[elements // 2 : elements // 2 * 2]
-    copied = measure({"copy": lambda: target.copy_(source)}, SECONDS)["copy"]
-    a, b, c = (x[i * (elements // 3) : (i + 1) * (elements // 3)] for i in range(3))
-    added = measure({"triad": lambda: torch.add(a, b, alpha=0.5, out=c)}, SECONDS)["triad"]
-    return Roofline(x.nbytes / read.p50, 2 * source.nbytes / copied.p50, 3 * a.nbytes / added.p50)
+    return Roofline(x.nbytes, readers(x) if written_share < READ_ONLY else writers(x))

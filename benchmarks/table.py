@@ -12,9 +12,10 @@ import torch
 
 import lps_kernels
 from benchmarks.cases import case, runners
-from benchmarks.check import failure
+from benchmarks.peers import UnavailableError
 from benchmarks.roofline import roofline
 from benchmarks.timing import measure
+from lps_kernels._selftest import failure
 
 FORMAT = "lps benchmark table 1"
 SECONDS = 1.0
@@ -35,6 +36,7 @@ class Row:
     ratios: dict[str, float]
 
     def __str__(self) -> str:
+        """One line under :data:`HEADER`."""
         spread = f"{1e3 * self.p10:.3f}..{1e3 * self.p90:.3f}"
         ratios = "  ".join(f"{peer} {ratio:.2f}x" for peer, ratio in self.ratios.items())
         return (
@@ -44,15 +46,22 @@ class Row:
 
 
 def measure_row(op: str, network: str) -> Row:
-    """Time the native operator, its reference and its peers in turns; the roofline is measured right after."""
+    """Time the native operator, its reference, its peers and the roofline in turns."""
     here = case(op, network)
     traffic = here.traffic()
-    timings = measure({runner: here.thunk(runner) for runner in runners(op)}, SECONDS)
-    native = timings.pop("native")
-    limit = roofline(traffic.working_set).limit(traffic.written / traffic.moved)
+    functions = {}
+    for runner in runners(op):
+        try:
+            functions[runner] = here.thunk(runner)
+        except UnavailableError as error:
+            print(f"{op:<18}{network:<13}without {runner}: {error}", flush=True)
+    limit = roofline(traffic.working_set, traffic.written / traffic.moved)
+    timings = measure({**functions, **limit.thunks}, SECONDS)
+    native = timings["native"]
     speed = traffic.moved / native.p50
-    ratios = {runner: timing.p50 / native.p50 for runner, timing in timings.items()}
-    return Row(op, network, native.p50, native.p10, native.p90, speed, speed / limit, ratios)
+    share = speed / limit.bandwidth(timings)
+    ratios = {runner: timings[runner].p50 / native.p50 for runner in functions if runner != "native"}
+    return Row(op, network, native.p50, native.p10, native.p90, speed, share, ratios)
 
 
 def print_table(ops: Iterable[str], networks: Iterable[str], stored: dict[tuple[str, str], Row] | None) -> list[Row]:
@@ -78,9 +87,10 @@ def change(before: Row | None, now: Row) -> str:
     if before is None:
         return "not in the stored run"
     parts = [f"roofline {100 * before.roofline_share:.0f} -> {100 * now.roofline_share:.0f} %"]
-    for peer in before.ratios.keys() & now.ratios.keys():
-        was, ratio = before.ratios[peer], now.ratios[peer]
-        parts.append(f"{peer} {was:.2f} -> {ratio:.2f}x ({100 * (ratio / was - 1):+.0f} %)")
+    for peer, ratio in now.ratios.items():
+        was = before.ratios.get(peer)
+        if was is not None:
+            parts.append(f"{peer} {was:.2f} -> {ratio:.2f}x ({100 * (ratio / was - 1):+.0f} %)")
     return "stored: " + "  ".join(parts)
 
 

@@ -34,8 +34,11 @@ Plan plan_for(const View& view) {
   plan.by_column = view.b < kShortRun;
   if (plan.by_column) {
     plan.columns = view.g * view.b;
-    plan.row_chunk = std::max<int64_t>(64, 16 * kUnit / std::max<int64_t>(plan.columns, 1));
-    plan.sums.resize(static_cast<size_t>((view.a + plan.row_chunk - 1) / plan.row_chunk * plan.columns));
+    // Chunks of equal height, of at least 64 rows so that the partial sums stay few beside the weights.
+    const int64_t rows = std::max<int64_t>(64, 16 * kUnit / std::max<int64_t>(plan.columns, 1));
+    const int64_t chunks = (view.a + rows - 1) / rows;
+    plan.row_chunk = chunks == 0 ? 1 : (view.a + chunks - 1) / chunks;
+    plan.sums.resize(static_cast<size_t>(chunks * plan.columns));
   } else {
     plan.pieces = (view.b + kPiece - 1) / kPiece;
     plan.sums.resize(static_cast<size_t>(view.a * view.g * plan.pieces));
@@ -76,18 +79,22 @@ void sum_part(const Kernels& kernels, DType dtype, const Scoring& job, const Pla
 
 // Adds the partial sums of each group, in the order of the rows and pieces.
 void fold(const Scoring& job, const Plan& plan) {
-  const View& view = job.view;
-  std::fill(job.scores, job.scores + view.g, 0.0);
-  const int64_t inner = plan.by_column ? view.b : plan.pieces;
-  const int64_t outer = static_cast<int64_t>(plan.sums.size()) / std::max<int64_t>(view.g * inner, 1);
-  for (int64_t o = 0; o < outer; ++o) {
-    const double* sums = plan.sums.data() + o * view.g * inner;
-    for (int64_t g = 0; g < view.g; ++g) {
-      for (int64_t i = 0; i < inner; ++i) job.scores[g] += sums[g * inner + i];
+  const int64_t groups = job.view.g, inner = plan.by_column ? job.view.b : plan.pieces;
+  double* __restrict scores = job.scores;
+  std::fill(scores, scores + groups, 0.0);
+  const double* __restrict sums = plan.sums.data();
+  const double* const end = sums + plan.sums.size();
+  for (; sums != end; sums += groups * inner) {
+    if (inner == 1) {
+      for (int64_t g = 0; g < groups; ++g) scores[g] += sums[g];
+    } else {
+      for (int64_t g = 0; g < groups; ++g) {
+        for (int64_t i = 0; i < inner; ++i) scores[g] += sums[g * inner + i];
+      }
     }
   }
   if (job.score == Score::l2) {
-    for (int64_t g = 0; g < view.g; ++g) job.scores[g] = std::sqrt(job.scores[g]);
+    for (int64_t g = 0; g < groups; ++g) scores[g] = std::sqrt(scores[g]);
   }
 }
 
