@@ -60,16 +60,6 @@ std::string list_text(const Ints& values) {
 
 inline std::string dtype_name(ScalarType dtype) {
   switch (dtype) {
-    case ScalarType::Float:
-      return "float32";
-    case ScalarType::Double:
-      return "float64";
-    case ScalarType::BFloat16:
-      return "bfloat16";
-    case ScalarType::Half:
-      return "float16";
-    case ScalarType::Bool:
-      return "bool";
     case ScalarType::Byte:
       return "uint8";
     case ScalarType::Char:
@@ -80,9 +70,54 @@ inline std::string dtype_name(ScalarType dtype) {
       return "int32";
     case ScalarType::Long:
       return "int64";
+    case ScalarType::Half:
+      return "float16";
+    case ScalarType::Float:
+      return "float32";
+    case ScalarType::Double:
+      return "float64";
+    case ScalarType::ComplexHalf:
+      return "complex32";
+    case ScalarType::ComplexFloat:
+      return "complex64";
+    case ScalarType::ComplexDouble:
+      return "complex128";
+    case ScalarType::Bool:
+      return "bool";
+    case ScalarType::BFloat16:
+      return "bfloat16";
+    case ScalarType::Float8_e5m2:
+      return "float8_e5m2";
+    case ScalarType::Float8_e4m3fn:
+      return "float8_e4m3fn";
+    case ScalarType::Float8_e5m2fnuz:
+      return "float8_e5m2fnuz";
+    case ScalarType::Float8_e4m3fnuz:
+      return "float8_e4m3fnuz";
+    case ScalarType::UInt16:
+      return "uint16";
+    case ScalarType::UInt32:
+      return "uint32";
+    case ScalarType::UInt64:
+      return "uint64";
     default:
       return "another dtype";
   }
+}
+
+// The product of sizes, or -1 where it is negative in part or beyond int64.
+template <class Sizes>
+int64_t product(const Sizes& sizes) {
+  bool empty = false;
+  for (int64_t size : sizes) {
+    if (size < 0) return -1;
+    empty |= size == 0;
+  }
+  int64_t out = empty ? 0 : 1;
+  for (int64_t size : sizes) {
+    if (__builtin_mul_overflow(out, size, &out)) return -1;
+  }
+  return out;
 }
 
 inline const std::vector<ScalarType> kFloats{ScalarType::Float, ScalarType::Double, ScalarType::BFloat16,

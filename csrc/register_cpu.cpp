@@ -61,11 +61,9 @@ Tensor pack_bits_cpu(const Tensor& x) {
 
 Tensor unpack_bits_cpu(const Tensor& bits, const Ints& shape) {
   check_dtype("unpack_bits", "bits", bits, {ScalarType::Byte});
-  int64_t count = 1;
-  for (int64_t size : shape) {
-    if (size < 0) refuse("unpack_bits", "shape", "no negative size", list_text(shape));
-    count *= size;
-  }
+  const int64_t count = product(shape);
+  if (count < 0)
+    refuse("unpack_bits", "shape", "sizes whose product is at least 0 and fits in 64 bits", list_text(shape));
   if (bits.dim() != 1 || bits.numel() != packed_size(count)) {
     refuse("unpack_bits", "bits",
            "shape [" + text(packed_size(count)) + "] (the bits of shape " + list_text(shape) + ")",
@@ -167,7 +165,7 @@ void check_views(const char* op, const char* argument, const Ints& views, const 
   }
   for (size_t i = 0; i < layers.size(); ++i) {
     const View view = view_at(views, i);
-    if (std::min({view.a, view.g, view.b}) < 0 || view.size() != layers[i].numel()) {
+    if (product(Ints{view.a, view.g, view.b}) != layers[i].numel()) {
       refuse(op, {argument, i},
              "A * G * B = " + text(layers[i].numel()) + " (the weights of layer " + text(int64_t(i)) + ")",
              list_text(Ints{view.a, view.g, view.b}));

@@ -55,8 +55,17 @@ class ProximalAdam(torch.optim.Optimizer):
             raise ValueError(f"ProximalAdam: betas: expected two numbers at least 0 and below 1, got {betas}")
         if moves not in MOVES:
             raise ValueError(f"ProximalAdam: moves: expected one of {', '.join(MOVES)}, got {moves}")
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "moves": moves, "rho": rho, "tau": tau}
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "moves": moves, "rho": rho, "tau": tau, "weight_decay": 0}
         super().__init__([layer.effective for layer in self.layers], defaults)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "layers": self.layers}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
 
     @overload
     def step(self, closure: None = None) -> None: ...

@@ -13,6 +13,10 @@ constexpr int kLanes = 8;
 // Weights a unit of work holds: 32768 x 4 bytes stay in a core's L2 cache together with their companions.
 constexpr int64_t kUnit = 32768;
 
+// Squares that are summed in the dtype of computation before they go on in fp64. Eight fp32 squares err by at most
+// 8 * 2^-24, and reading the weights, not converting them, sets the pace.
+constexpr int kTermBlocks = 8;
+
 // What is scored and selected: x itself or, where `centre` is set, s = x + dual with the dual recovered from `centre`
 // and the kept bits of `owner`.
 struct Source {

@@ -1,4 +1,4 @@
-# Sources of the CPU kernels and their flags. No contraction to FMA: every backend gives the same bits.
+# Sources of the CPU kernels and their flags. No contraction to FMA: both instruction sets give the same bits.
 file(GLOB LPS_CPU_SOURCES CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/*.cpp")
 set(lps_cpu_flags -O3 -ffp-contract=off -fno-math-errno)
 foreach(source IN LISTS LPS_CPU_SOURCES)

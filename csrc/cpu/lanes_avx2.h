@@ -61,14 +61,6 @@ struct Avx2Isa {
   static F32 load(const f16* from, Full) {
     return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))};
   }
-  // Converting from memory halves by halves saves the shuffle that splits a register.
-  static F64 load_double(const float* from) {
-    return {_mm256_cvtps_pd(_mm_loadu_ps(from)), _mm256_cvtps_pd(_mm_loadu_ps(from + 4))};
-  }
-  template <class S>
-  static F64 load_double(const S* from) {
-    return to_double(load(from, Full{}));
-  }
   static void store(float* to, F32 x, Full) { _mm256_storeu_ps(to, x.v); }
   static void store(double* to, F64 x, Full) {
     _mm256_storeu_pd(to, x.low);
@@ -117,9 +109,6 @@ struct Avx2Isa {
   static F64 negate(F64 a) {
     const __m256d sign = _mm256_set1_pd(-0.0);
     return {_mm256_xor_pd(a.low, sign), _mm256_xor_pd(a.high, sign)};
-  }
-  static F64 add_square(F64 sum, F64 x) {
-    return {_mm256_fmadd_pd(x.low, x.low, sum.low), _mm256_fmadd_pd(x.high, x.high, sum.high)};
   }
   static F64 to_double(F32 a) {
     return {_mm256_cvtps_pd(_mm256_castps256_ps128(a.v)), _mm256_cvtps_pd(_mm256_extractf128_ps(a.v, 1))};

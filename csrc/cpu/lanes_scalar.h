@@ -119,10 +119,6 @@ struct ScalarIsa {
   static Block<typename ComputeOf<S>::type> load(const S* from, Full) {
     return map<typename ComputeOf<S>::type>([&](int i) { return widen(from[i]); });
   }
-  template <class S>
-  static Block<double> load_double(const S* from) {
-    return to_double(load(from, Full{}));
-  }
   template <class S, class T>
   static void store(S* to, Block<T> x, Full) {
     each([&](int i) { narrow(x.lane[i], to[i]); });
@@ -161,8 +157,6 @@ struct ScalarIsa {
   static Block<T> negate(Block<T> a) {
     return map<T>([&](int i) { return -a.lane[i]; });
   }
-  // sum + x^2; fused or not gives the same bits for fp32, whose square fp64 holds exactly.
-  static Block<double> add_square(Block<double> sum, Block<double> x) { return add(sum, mul(x, x)); }
   template <class T>
   static Block<double> to_double(Block<T> a) {
     return map<double>([&](int i) { return static_cast<double>(a.lane[i]); });

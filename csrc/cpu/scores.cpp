@@ -35,9 +35,10 @@ Plan plan_for(const View& view) {
   if (plan.by_column) {
     plan.columns = view.g * view.b;
     // Chunks of equal height, of at least 64 rows so that the partial sums stay few beside the weights.
-    const int64_t rows = std::max<int64_t>(64, 16 * kUnit / std::max<int64_t>(plan.columns, 1));
+    const int64_t rows = std::max<int64_t>(64, 32 * kUnit / std::max<int64_t>(plan.columns, 1));
     const int64_t chunks = (view.a + rows - 1) / rows;
     plan.row_chunk = chunks == 0 ? 1 : (view.a + chunks - 1) / chunks;
+    plan.row_chunk = (plan.row_chunk + kTermBlocks - 1) / kTermBlocks * kTermBlocks;
     plan.sums.resize(static_cast<size_t>(chunks * plan.columns));
   } else {
     plan.pieces = (view.b + kPiece - 1) / kPiece;

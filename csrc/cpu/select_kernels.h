@@ -169,65 +169,78 @@ void threshold_values(const Source& source, Region region, Score score, int64_t 
   write(Bool<false>{});
 }
 
-// Adds the fp64 term of each lane, x^2 or x - 1/2, where it lies in the region.
-template <class Isa, class S, bool with_dual, Score score, Region region, class B, class N>
-inline B add_terms(B sums, const Source& source, int64_t i, N n) {
-  B x;
-  if constexpr (!with_dual && std::is_same_v<N, Full>) {
-    x = Isa::load_double(static_cast<const S*>(source.x) + i);
-  } else {
-    x = Isa::to_double(read_source<Isa, S, with_dual>(source, i, n));
-  }
-  if constexpr (score == Score::half) x = Isa::sub(x, Isa::template set<double>(0.5));
-  if constexpr (region != Region::all || !std::is_same_v<N, Full>) {
-    x = Isa::zero_unless(Isa::template mask<double>(region_bits<Isa, region>(source.owner, i, n)), x);
-  }
+// The term of each lane where it lies in the region: x - 1/2 in fp64, or x^2 in the dtype of computation.
+template <class Isa, class S, bool with_dual, Score score, Region region, class N>
+inline auto term(const Source& source, int64_t i, N n) {
+  using T = std::conditional_t<score == Score::half, double, Compute<S>>;
+  const auto x = read_source<Isa, S, with_dual>(source, i, n);
+  auto value = Isa::template set<T>(0);
   if constexpr (score == Score::half) {
-    return Isa::add(sums, x);
+    value = Isa::sub(Isa::to_double(x), Isa::template set<double>(0.5));
   } else {
-    return Isa::add_square(sums, x);
+    value = Isa::mul(x, x);
   }
+  if constexpr (region != Region::all || !std::is_same_v<N, Full>) {
+    value = Isa::zero_unless(Isa::template mask<T>(region_bits<Isa, region>(source.owner, i, n)), value);
+  }
+  return value;
 }
 
 template <class Isa, class S>
 void column_sums(const Source& source, Region region, Score score, int64_t row_begin, int64_t row_end, int64_t columns,
                  int64_t begin, int64_t end, double* sums) {
   specialise(source, region, score, [&](auto with_dual, auto score_is, auto region_is) {
-    // Several rows at a time: their sums are loaded and stored once, and added in the order of the rows.
+    const auto term_at = [&](int64_t i, auto n) {
+      return term<Isa, S, with_dual.value, score_is.value, region_is.value>(source, i, n);
+    };
+    const auto add_to = [&](double* sum, auto terms, auto n) {
+      store<Isa>(sum, Isa::add(load<Isa>(sum, n), Isa::to_double(terms)), n);
+    };
     const auto add_rows = [&](int64_t row, auto rows) {
-      for_blocks(begin, end, [&](int64_t c, auto n) {
-        auto sum = load<Isa>(sums + c, n);
-        for (int64_t r = row; r < row + rows.value; ++r) {
-          sum = add_terms<Isa, S, with_dual.value, score_is.value, region_is.value>(sum, source, r * columns + c, n);
+      int64_t c = begin;
+      for (; c + 2 * kLanes <= end; c += 2 * kLanes) {  // two blocks of fp32 are a whole cache line
+        const int64_t i = row * columns + c;
+        auto left = term_at(i, Full{}), right = term_at(i + kLanes, Full{});
+        for (int r = 1; r < rows.value; ++r) {
+          left = Isa::add(left, term_at(i + r * columns, Full{}));
+          right = Isa::add(right, term_at(i + r * columns + kLanes, Full{}));
         }
-        store<Isa>(sums + c, sum, n);
+        add_to(sums + c, left, Full{});
+        add_to(sums + c + kLanes, right, Full{});
+      }
+      for_blocks(c, end, [&](int64_t rest, auto n) {
+        auto terms = term_at(row * columns + rest, n);
+        for (int r = 1; r < rows.value; ++r) terms = Isa::add(terms, term_at((row + r) * columns + rest, n));
+        add_to(sums + rest, terms, n);
       });
     };
     int64_t row = row_begin;
-    for (; row + 8 <= row_end; row += 8) add_rows(row, std::integral_constant<int64_t, 8>{});
-    for (; row < row_end; ++row) add_rows(row, std::integral_constant<int64_t, 1>{});
+    for (; row + kTermBlocks <= row_end; row += kTermBlocks) add_rows(row, std::integral_constant<int, kTermBlocks>{});
+    for (; row < row_end; ++row) add_rows(row, std::integral_constant<int, 1>{});
   });
 }
 
 template <class Isa, class S>
 double run_sum(const Source& source, Region region, Score score, int64_t begin, int64_t end) {
+  // Prefetchers of the processor stop at the end of a page of 4 KiB; asking 8 KiB ahead carries the stream over it.
+  constexpr int64_t step = kTermBlocks * kLanes, bytes = step * sizeof(S), ahead = 8192, line = 64;
   double total = 0;
   specialise(source, region, score, [&](auto with_dual, auto score_is, auto region_is) {
-    const auto add = [&](auto sum, int64_t i, auto n) {
-      return add_terms<Isa, S, with_dual.value, score_is.value, region_is.value>(sum, source, i, n);
+    const auto term_at = [&](int64_t i, auto n) {
+      return term<Isa, S, with_dual.value, score_is.value, region_is.value>(source, i, n);
     };
-    // Four blocks of independent sums hide the latency of the additions.
-    auto first = Isa::template set<double>(0), second = first, third = first, fourth = first;
+    auto sum = Isa::template set<double>(0);
     int64_t i = begin;
-    for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
-      first = add(first, i, Full{});
-      second = add(second, i + kLanes, Full{});
-      third = add(third, i + 2 * kLanes, Full{});
-      fourth = add(fourth, i + 3 * kLanes, Full{});
+    for (; i + step <= end; i += step) {
+      const char* next = static_cast<const char*>(source.x) + i * static_cast<int64_t>(sizeof(S)) + ahead;
+      for (int64_t byte = 0; byte < bytes; byte += line) __builtin_prefetch(next + byte);
+      auto terms = term_at(i, Full{});
+      for (int block = 1; block < kTermBlocks; ++block) terms = Isa::add(terms, term_at(i + block * kLanes, Full{}));
+      sum = Isa::add(sum, Isa::to_double(terms));
     }
-    for_blocks(i, end, [&](int64_t j, auto n) { first = add(first, j, n); });
+    for_blocks(i, end, [&](int64_t j, auto n) { sum = Isa::add(sum, Isa::to_double(term_at(j, n))); });
     double lanes[kLanes];
-    store<Isa>(lanes, Isa::add(Isa::add(first, second), Isa::add(third, fourth)), Full{});
+    store<Isa>(lanes, sum, Full{});
     for (double lane : lanes) total += lane;
   });
   return total;

@@ -23,14 +23,12 @@ def find_library() -> Path | None:
     beside = Path(__file__).resolve().parent.parent / LIBRARY
     if beside.exists():
         return beside
-    try:
-        distribution = metadata.distribution("learn-prune-share")
-    except metadata.PackageNotFoundError:
-        return None
-    for file in distribution.files or []:
-        if file.name == LIBRARY:
+    # All of them: run from the clone, the first is the metadata that a build left there, which lists no library.
+    for distribution in metadata.distributions(name="learn-prune-share"):
+        for file in distribution.files or []:
             path = Path(str(distribution.locate_file(file)))
-            return path if path.exists() else None
+            if file.name == LIBRARY and path.exists():
+                return path
     return None
 
 

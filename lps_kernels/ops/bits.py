@@ -49,7 +49,9 @@ def _unpack_fake(bits: Tensor, shape: Sequence[int]) -> Tensor:
 
 def _check_unpack(bits: Tensor, shape: Sequence[int]) -> None:
     check_dtype("unpack_bits", "bits", bits, (torch.uint8,))
-    refuse_unless(all(size >= 0 for size in shape), "unpack_bits", "shape", "no negative size", list(shape))
+    fits = all(size >= 0 for size in shape) and prod(shape) < 2**63
+    expected = "sizes whose product is at least 0 and fits in 64 bits"
+    refuse_unless(fits, "unpack_bits", "shape", expected, list(shape))
     check_shape("unpack_bits", "bits", bits, [packed_size(prod(shape))], f"the bits of shape {list(shape)}")
 
 
@@ -75,10 +77,12 @@ def _pack_bad_inputs() -> Iterator[BadInput]:
 def _unpack_bad_inputs() -> Iterator[BadInput]:
     bits = torch.zeros(2, dtype=torch.uint8)
     op = "lps::unpack_bits"
+    fitting = "sizes whose product is at least 0 and fits in 64 bits"
     yield BadInput("dtype", (torch.zeros(2), [9]), f"{op}: bits: expected dtype uint8, got float32")
     yield BadInput("length", (bits, [17]), f"{op}: bits: expected shape [3] (the bits of shape [17]), got [2]")
     yield BadInput("rank", (bits[None], [9]), f"{op}: bits: expected shape [2] (the bits of shape [9]), got [1, 2]")
-    yield BadInput("negative", (bits, [-1]), f"{op}: shape: expected no negative size, got [-1]")
+    yield BadInput("negative", (bits, [-1]), f"{op}: shape: expected {fitting}, got [-1]")
+    yield BadInput("overflow", (bits, [2**32, 2**31]), f"{op}: shape: expected {fitting}, got [{2**32}, {2**31}]")
 
 
 def _pack_workload(shapes: Sequence[tuple[int, ...]]) -> list[Args]:

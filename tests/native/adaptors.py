@@ -1,0 +1,225 @@
+"""Each op of the registry as a call of the bridge: the op's arguments in, the tensors that it returns or writes out."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod, sqrt
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lps_kernels.ops.bits import packed_size
+from lps_kernels.ops.scores import views_of
+
+
+@dataclass
+class Block:
+    """Memory of exactly one tensor's size, outside torch."""
+
+    buffer: Any
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def address(self) -> int:
+        return int(self.buffer.address)
+
+    def tensor(self) -> Tensor:
+        """A copy of what the memory holds now."""
+        result = torch.empty(self.shape, dtype=self.dtype)
+        ctypes.memmove(result.data_ptr(), self.address, result.nbytes)
+        return result
+
+
+@dataclass
+class Native:
+    """The kernels of one instruction set with one way to cut the work.
+
+    Arrays begin at a cache line or, ``shifted``, at an address that is aligned to an element and to nothing more.
+    """
+
+    bridge: ModuleType
+    isa: str
+    threads: int = 1
+    grain: int = 1 << 40
+    reversed: bool = False
+    shifted: bool = False
+    runner: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        partition = self.bridge.Partition(self.threads, self.grain, self.reversed)
+        self.runner = self.bridge.Runner(self.isa, partition)
+
+    def room(self, shape: Sequence[int], dtype: torch.dtype) -> Block:
+        """Memory that the kernel is to fill; until then it holds the byte 0xCB."""
+        offset = dtype.itemsize if self.shifted else 0
+        return Block(self.bridge.Buffer(prod(shape) * dtype.itemsize, offset), tuple(shape), dtype)
+
+    def load(self, tensor: Tensor) -> Block:
+        """A copy of the tensor, in memory order."""
+        block, dense = self.room(tensor.shape, tensor.dtype), tensor.contiguous()
+        ctypes.memmove(block.address, dense.data_ptr(), dense.nbytes)
+        return block
+
+    def load_all(self, tensors: Sequence[Tensor]) -> list[Block]:
+        return [self.load(tensor) for tensor in tensors]
+
+    def dtype(self, tensor: Tensor) -> Any:
+        return getattr(self.bridge.DType, str(tensor.dtype).removeprefix("torch."))
+
+    def score(self, name: str) -> Any:
+        return self.bridge.Score.l2 if name in ("magnitude", "l2") else self.bridge.Score.half
+
+
+class ShortfallError(Exception):
+    """A kernel was asked for more groups than there are; ``untouched`` says whether it wrote nothing."""
+
+    def __init__(self, shortfall: tuple[int, str, int], untouched: bool) -> None:
+        self.layer, self.region, self.available = shortfall
+        self.untouched = untouched
+        super().__init__(f"layer {self.layer} has {self.available} groups in region {self.region}")
+
+
+def addresses(blocks: Sequence[Block], count: int) -> list[int]:
+    """Null where the op was given no tensors."""
+    return [block.address for block in blocks] if blocks else [0] * count
+
+
+def values(*lists: Sequence[Block]) -> list[Tensor]:
+    return [block.tensor() for blocks in lists for block in blocks]
+
+
+def pack_bits(native: Native, x: Tensor) -> list[Tensor]:
+    source, bits = native.load(x), native.room((packed_size(x.numel()),), torch.uint8)
+    native.bridge.pack_bits(native.runner, source.address, bits.address, x.numel())
+    return [bits.tensor()]
+
+
+def unpack_bits(native: Native, bits: Tensor, shape: Sequence[int]) -> list[Tensor]:
+    source, bools = native.load(bits), native.room(shape, torch.bool)
+    native.bridge.unpack_bits(native.runner, source.address, bools.address, prod(shape))
+    return [bools.tensor()]
+
+
+def compose(native: Native, w: Tensor, mask: Tensor, w_bar: Tensor, out: Tensor | None = None) -> list[Tensor]:
+    kinds = native.bridge.MaskKind
+    kind = {torch.bool: kinds.boolean, torch.uint8: kinds.bits}.get(mask.dtype, kinds.values)
+    blocks, result = native.load_all((w, mask, w_bar)), native.room(w.shape, w.dtype)
+    native.bridge.compose(native.runner, native.dtype(w), kind, *addresses(blocks, 3), result.address, w.numel())
+    return [result.tensor()]
+
+
+def compose_owned(native: Native, v: Tensor, w_bar: Tensor, owner: Tensor, out: Tensor | None = None) -> list[Tensor]:
+    blocks, result = native.load_all((v, w_bar, owner)), native.room(v.shape, v.dtype)
+    native.bridge.compose_owned(native.runner, native.dtype(v), *addresses(blocks, 3), result.address, v.numel())
+    return [result.tensor()]
+
+
+def group_scores(
+    native: Native, x: Sequence[Tensor], owner: Sequence[Tensor], views: Sequence[int], score: str, region: str
+) -> list[Tensor]:
+    xs, owners, shapes = native.load_all(x), native.load_all(owner), views_of(views)
+    scores = [native.room((view[1],), torch.float64) for view in shapes]
+    layers = zip(addresses(xs, 0), addresses(owners, len(xs)), shapes, addresses(scores, 0), strict=True)
+    where = getattr(native.bridge.Region, region)
+    native.bridge.group_scores(native.runner, native.dtype(x[0]), native.score(score), where, list(layers))
+    return values(scores)
+
+
+def project(
+    native: Native,
+    x: Sequence[Tensor],
+    owner: Sequence[Tensor],
+    keep: Sequence[int],
+    views: Sequence[int],
+    score: str,
+    region: str,
+    output: str,
+) -> list[Tensor]:
+    xs, owners = native.load_all(x), native.load_all(owner)
+    out = [native.room(tensor.shape, tensor.dtype) for tensor in x]
+    kept = [native.room((packed_size(tensor.numel()),), torch.uint8) for tensor in x]
+    arrays = addresses(xs, 0), addresses(owners, len(xs)), views_of(views), keep, addresses(out, 0), addresses(kept, 0)
+    shortfall = native.bridge.project(
+        native.runner,
+        native.dtype(x[0]),
+        native.score(score),
+        getattr(native.bridge.Region, region),
+        getattr(native.bridge.Output, output),
+        list(zip(*arrays, strict=True)),
+    )
+    if shortfall is not None:
+        raise ShortfallError(shortfall, all(bool((t.view(torch.uint8) == 0xCB).all()) for t in values(out, kept)))
+    return values(out, kept)
+
+
+def admm_update_(
+    native: Native,
+    v: Sequence[Tensor],
+    centre: Sequence[Tensor],
+    owner: Sequence[Tensor],
+    keep_free: Sequence[int],
+    keep_owned: Sequence[int],
+    views: Sequence[int],
+    sharing_views: Sequence[int],
+    fresh: bool,
+) -> list[Tensor]:
+    vs, centres, owners = (native.load_all(tensors) for tensors in (v, centre, owner))
+    arrays = addresses(vs, 0), addresses(centres, 0), addresses(owners, 0), views_of(views), views_of(sharing_views)
+    layers = list(zip(*arrays, keep_free, keep_owned, strict=True))
+    shortfall = native.bridge.admm_update(native.runner, native.dtype(v[0]), fresh, layers)
+    if shortfall is not None:
+        pairs = zip(values(centres, owners), [*centre, *owner], strict=True)
+        raise ShortfallError(shortfall, all(torch.equal(now, before) for now, before in pairs))
+    return values(centres, owners)
+
+
+def proximal_adam_(native: Native, *args: Any) -> list[Tensor]:
+    lists, (moves, step, lr, beta1, beta2, eps, rho, tau) = args[:8], args[8:]
+    blocks = [native.load_all(tensors) for tensors in lists]
+    sizes = [tensor.numel() for tensor in lists[2]]
+    layers = list(zip(*(addresses(some, len(sizes)) for some in blocks), sizes, strict=True))
+    scalars = native.bridge.AdamScalars(
+        beta1, beta2, eps, rho, tau, step_size=lr / (1 - beta1**step), inverse_root=1 / sqrt(1 - beta2**step)
+    )
+    moving = getattr(native.bridge.Moves, moves)
+    native.bridge.proximal_adam(native.runner, native.dtype(lists[2][0]), moving, scalars, layers)
+    effective, _, v, _, _, _, mean, square = blocks
+    return values(effective, v, mean, square)
+
+
+def proximal_grad_(
+    native: Native,
+    grad: Sequence[Tensor],
+    v: Sequence[Tensor],
+    centre: Sequence[Tensor],
+    owner: Sequence[Tensor],
+    moves: str,
+    rho: float,
+    tau: float,
+) -> list[Tensor]:
+    blocks = [native.load_all(tensors) for tensors in (grad, v, centre, owner)]
+    sizes = [tensor.numel() for tensor in v]
+    layers = list(zip(*(addresses(some, len(sizes)) for some in blocks), sizes, strict=True))
+    moving = getattr(native.bridge.Moves, moves)
+    native.bridge.proximal_grad(native.runner, native.dtype(v[0]), moving, rho, tau, layers)
+    return values(blocks[0])
+
+
+ADAPTORS: dict[str, Callable[..., list[Tensor]]] = {
+    "pack_bits": pack_bits,
+    "unpack_bits": unpack_bits,
+    "compose": compose,
+    "compose_out": compose,
+    "compose_owned": compose_owned,
+    "compose_owned_out": compose_owned,
+    "group_scores": group_scores,
+    "project": project,
+    "admm_update_": admm_update_,
+    "proximal_adam_": proximal_adam_,
+    "proximal_grad_": proximal_grad_,
+}

@@ -1,0 +1,202 @@
+// Every function of csrc/lps.h for Python: raw addresses, a chosen instruction set, a chosen cut of the work.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lps.h"
+
+namespace py = pybind11;
+
+namespace {
+
+using Address = uintptr_t;
+
+template <class T>
+T* at(Address address) {
+  return reinterpret_cast<T*>(address);
+}
+
+// Memory of exactly `size` bytes that begins `offset` bytes past a cache line and whose last byte is the last of its
+// block: the address sanitizer reports the first byte read or written behind it.
+class Buffer {
+ public:
+  Buffer(size_t size, size_t offset) : size_(size), offset_(offset), block_(nullptr, &std::free) {
+    void* block = nullptr;
+    if (posix_memalign(&block, 64, size + offset) != 0) throw std::bad_alloc();
+    block_.reset(block);
+    std::memset(block, 0xcb, size + offset);
+  }
+  Address address() const { return reinterpret_cast<Address>(block_.get()) + offset_; }
+  size_t size() const { return size_; }
+
+ private:
+  size_t size_, offset_;
+  std::unique_ptr<void, decltype(&std::free)> block_;
+};
+
+// How the work is cut: into ranges of `grain` units, in order or from the last to the first, on so many threads.
+struct Partition {
+  int64_t threads, grain;
+  bool reversed;
+
+  void run(int64_t count, const lps::Body& body) const {
+    std::vector<std::pair<int64_t, int64_t>> ranges;
+    for (int64_t begin = 0; begin < count; begin += grain) ranges.emplace_back(begin, std::min(begin + grain, count));
+    if (reversed) std::reverse(ranges.begin(), ranges.end());
+    const auto every = [&](size_t first) {
+      for (size_t i = first; i < ranges.size(); i += static_cast<size_t>(threads))
+        body(ranges[i].first, ranges[i].second);
+    };
+    if (threads == 1) return every(0);
+    std::vector<std::thread> workers;
+    for (int64_t worker = 0; worker < threads; ++worker) workers.emplace_back(every, static_cast<size_t>(worker));
+    for (std::thread& worker : workers) worker.join();
+  }
+};
+
+// What the kernels run with: the first two arguments of every function of lps.h.
+struct Runner {
+  const lps::Kernels* kernels;
+  lps::Parallel parallel;
+
+  Runner(const std::string& isa, const Partition& partition)
+      : kernels(isa == "scalar" ? &lps::scalar_kernels()
+                : isa == "avx2" ? lps::avx2_kernels()
+                                : nullptr),
+        parallel([partition](int64_t count, const lps::Body& body) { partition.run(count, body); }) {
+    if (kernels == nullptr) throw std::invalid_argument("no kernels for " + isa + " on this machine");
+  }
+};
+
+using Sizes = std::tuple<int64_t, int64_t, int64_t>;
+
+lps::View view_of(const Sizes& sizes) { return {std::get<0>(sizes), std::get<1>(sizes), std::get<2>(sizes)}; }
+
+using Refusal = std::optional<std::tuple<size_t, std::string, int64_t>>;
+
+Refusal refusal_of(const std::optional<lps::Shortfall>& shortfall) {
+  if (!shortfall) return std::nullopt;
+  const char* regions[] = {"all", "free", "owned"};
+  return std::make_tuple(shortfall->layer, std::string(regions[static_cast<int>(shortfall->region)]),
+                         shortfall->available);
+}
+
+std::vector<std::string> isas() {
+  std::vector<std::string> names{lps::isa_name(lps::scalar_kernels())};
+  if (lps::avx2_kernels() != nullptr) names.emplace_back(lps::isa_name(*lps::avx2_kernels()));
+  return names;
+}
+
+using ScoreTuple = std::tuple<Address, Address, Sizes, Address>;
+using ProjectTuple = std::tuple<Address, Address, Sizes, int64_t, Address, Address>;
+using AdmmTuple = std::tuple<Address, Address, Address, Sizes, Sizes, int64_t, int64_t>;
+using StepTuple = std::tuple<Address, Address, Address, Address, Address, Address, Address, Address, int64_t>;
+using GradTuple = std::tuple<Address, Address, Address, Address, int64_t>;
+
+void group_scores(const Runner& runner, lps::DType dtype, lps::Score score, lps::Region region,
+                  const std::vector<ScoreTuple>& layers) {
+  std::vector<lps::ScoreLayer> all;
+  for (const auto& [x, owner, view, scores] : layers) {
+    all.push_back({at<const void>(x), at<const uint8_t>(owner), view_of(view), at<double>(scores)});
+  }
+  lps::group_scores(*runner.kernels, runner.parallel, dtype, score, region, all);
+}
+
+Refusal project(const Runner& runner, lps::DType dtype, lps::Score score, lps::Region region, lps::Output output,
+                const std::vector<ProjectTuple>& layers) {
+  std::vector<lps::ProjectLayer> all;
+  for (const auto& [x, owner, view, keep, out, kept] : layers) {
+    all.push_back({at<const void>(x), at<const uint8_t>(owner), view_of(view), keep, at<void>(out), at<uint8_t>(kept)});
+  }
+  return refusal_of(lps::project(*runner.kernels, runner.parallel, dtype, score, region, output, all));
+}
+
+Refusal admm_update(const Runner& runner, lps::DType dtype, bool fresh, const std::vector<AdmmTuple>& layers) {
+  std::vector<lps::AdmmLayer> all;
+  for (const auto& [v, centre, owner, view, sharing, keep_free, keep_owned] : layers) {
+    all.push_back({at<const void>(v), at<void>(centre), at<uint8_t>(owner), view_of(view), view_of(sharing), keep_free,
+                   keep_owned});
+  }
+  return refusal_of(lps::admm_update(*runner.kernels, runner.parallel, dtype, fresh, all));
+}
+
+void proximal_adam(const Runner& runner, lps::DType dtype, lps::Moves moves, const lps::AdamScalars& scalars,
+                   const std::vector<StepTuple>& layers) {
+  std::vector<lps::StepLayer> all;
+  for (const auto& [effective, grad, v, w_bar, centre, owner, mean, square, count] : layers) {
+    all.push_back({at<void>(effective), at<const void>(grad), at<void>(v), at<const void>(w_bar),
+                   at<const void>(centre), at<const uint8_t>(owner), at<void>(mean), at<void>(square), count});
+  }
+  lps::proximal_adam(*runner.kernels, runner.parallel, dtype, moves, scalars, all);
+}
+
+void proximal_grad(const Runner& runner, lps::DType dtype, lps::Moves moves, double rho, double tau,
+                   const std::vector<GradTuple>& layers) {
+  std::vector<lps::GradLayer> all;
+  for (const auto& [grad, v, centre, owner, count] : layers) {
+    all.push_back({at<void>(grad), at<const void>(v), at<const void>(centre), at<const uint8_t>(owner), count});
+  }
+  lps::proximal_grad(*runner.kernels, runner.parallel, dtype, moves, rho, tau, all);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(lps_bridge, m) {
+  using lps::DType, lps::MaskKind, lps::Score, lps::Region, lps::Output, lps::Moves;
+  py::enum_<DType>(m, "DType")
+      .value("float32", DType::f32)
+      .value("float64", DType::f64)
+      .value("bfloat16", DType::bf16)
+      .value("float16", DType::f16);
+  py::enum_<MaskKind>(m, "MaskKind")
+      .value("values", MaskKind::values)
+      .value("boolean", MaskKind::boolean)
+      .value("bits", MaskKind::bits);
+  py::enum_<Score>(m, "Score").value("l2", Score::l2).value("half", Score::half);
+  py::enum_<Region>(m, "Region").value("all", Region::all).value("free", Region::free).value("owned", Region::owned);
+  py::enum_<Output>(m, "Output").value("values", Output::values).value("mask", Output::mask);
+  py::enum_<Moves>(m, "Moves").value("free", Moves::free).value("all", Moves::all).value("kept", Moves::kept);
+
+  py::class_<Buffer>(m, "Buffer")
+      .def(py::init<size_t, size_t>(), py::arg("size"), py::arg("offset"))
+      .def_property_readonly("address", &Buffer::address)
+      .def_property_readonly("size", &Buffer::size);
+  py::class_<Partition>(m, "Partition")
+      .def(py::init<int64_t, int64_t, bool>(), py::arg("threads"), py::arg("grain"), py::arg("reversed"));
+  py::class_<Runner>(m, "Runner").def(py::init<const std::string&, const Partition&>());
+  py::class_<lps::AdamScalars>(m, "AdamScalars")
+      .def(py::init<double, double, double, double, double, double, double>(), py::arg("beta1"), py::arg("beta2"),
+           py::arg("eps"), py::arg("rho"), py::arg("tau"), py::arg("step_size"), py::arg("inverse_root"));
+
+  m.def("isas", &isas);
+  m.def("compose", [](const Runner& runner, DType dtype, MaskKind kind, Address w, Address mask, Address w_bar,
+                      Address out, int64_t count) {
+    lps::compose(*runner.kernels, runner.parallel, dtype, kind, at<const void>(w), at<const void>(mask),
+                 at<const void>(w_bar), at<void>(out), count);
+  });
+  m.def("compose_owned",
+        [](const Runner& runner, DType dtype, Address v, Address w_bar, Address owner, Address out, int64_t count) {
+          lps::compose_owned(*runner.kernels, runner.parallel, dtype, at<const void>(v), at<const void>(w_bar),
+                             at<const uint8_t>(owner), at<void>(out), count);
+        });
+  m.def("group_scores", &group_scores);
+  m.def("project", &project);
+  m.def("admm_update", &admm_update);
+  m.def("proximal_adam", &proximal_adam);
+  m.def("proximal_grad", &proximal_grad);
+  m.def("pack_bits", [](const Runner& runner, Address bools, Address bits, int64_t count) {
+    lps::pack_bits(*runner.kernels, runner.parallel, at<const uint8_t>(bools), at<uint8_t>(bits), count);
+  });
+  m.def("unpack_bits", [](const Runner& runner, Address bits, Address bools, int64_t count) {
+    lps::unpack_bits(*runner.kernels, runner.parallel, at<const uint8_t>(bits), at<uint8_t>(bools), count);
+  });
+}

@@ -1,0 +1,27 @@
+"""Commits one fault on purpose, to show that the sanitizers report it.
+
+python -m tests.native.seeded_fault BRIDGE.so short        an output that lacks its last element
+python -m tests.native.seeded_fault BRIDGE.so misaligned   an output that begins between two elements
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.native.build import load
+
+FAULTS = {"short": (32 * 4, 0), "misaligned": (33 * 4, 1)}  # size and offset of room for 33 fp32 weights
+
+
+def main() -> None:
+    bridge = load(Path(sys.argv[1]))
+    runner = bridge.Runner("scalar", bridge.Partition(threads=1, grain=1, reversed=False))
+    w, mask, w_bar = (bridge.Buffer(size=33 * 4, offset=0) for _ in range(3))
+    out = bridge.Buffer(*FAULTS[sys.argv[2]])
+    arrays = w.address, mask.address, w_bar.address, out.address
+    bridge.compose(runner, bridge.DType.float32, bridge.MaskKind.values, *arrays, 33)
+
+
+if __name__ == "__main__":
+    main()

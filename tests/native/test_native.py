@@ -1,0 +1,119 @@
+"""The raw kernels of every instruction set: the references' bits for any cut of the work, nothing outside a buffer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from lps_kernels._registry import REGISTRY, Op, Sample
+from tests.helpers import CorrectSqrt, assert_same_bits, copy_of, each_op_and_dtype, results_of
+from tests.native.adaptors import ADAPTORS, Native, ShortfallError
+from tests.native.build import ROOT
+
+# Scores of groups are sums in an order of the kernels' own, not torch's.
+SUMMED = {"group_scores"}
+
+
+def cuts(bridge: ModuleType) -> Iterator[Native]:
+    """Every instruction set in one piece, unit by unit backwards, and on three threads."""
+    for isa in bridge.isas():
+        yield Native(bridge, isa)
+        yield Native(bridge, isa, grain=1, reversed=True, shifted=True)
+        yield Native(bridge, isa, threads=3, grain=1)
+
+
+def test_the_machine_runs_every_instruction_set_that_there_is(bridge: ModuleType) -> None:
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    has_avx2 = all(f" {flag} " in flags for flag in ("avx2", "fma", "f16c"))
+    assert bridge.isas() == (["scalar", "avx2"] if has_avx2 else ["scalar"])
+
+
+def label(sample: Sample, native: Native) -> str:
+    return f"{sample.name} on {native.isa}, {native.threads} threads, grain {native.grain}"
+
+
+@each_op_and_dtype(lambda op, dtype: op.name not in SUMMED)
+def test_kernels_give_the_bits_of_the_reference_for_any_cut(op: Op, dtype: torch.dtype, bridge: ModuleType) -> None:
+    ways = list(cuts(bridge))
+    for sample in op.samples(dtype):
+        with CorrectSqrt():
+            want = results_of(op, op.reference, copy_of(sample.args))
+        for native in ways:
+            assert_same_bits(ADAPTORS[op.name](native, *sample.args), want, label(sample, native))
+
+
+@pytest.mark.parametrize("dtype", REGISTRY["group_scores"].dtypes, ids=str)
+def test_scores_have_the_same_bits_for_any_cut_and_are_those_of_the_reference(
+    dtype: torch.dtype, bridge: ModuleType
+) -> None:
+    op, ways = REGISTRY["group_scores"], list(cuts(bridge))
+    relative = op.tolerance.relative[dtype]
+    for sample in op.samples(dtype):
+        want: dict[str, list[Tensor]] = {}
+        reference = results_of(op, op.reference, sample.args)
+        for native in ways:
+            got = ADAPTORS[op.name](native, *sample.args)
+            # The square of an fp64 number is not exact in fp64, and AVX2 does not round it: each set has its own bits.
+            first = want.setdefault(native.isa if dtype == torch.float64 else "any", got)
+            assert_same_bits(got, first, label(sample, native))
+            torch.testing.assert_close(got, reference, rtol=relative, atol=16 * relative, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["project", "admm_update_"])
+def test_a_shortfall_is_reported_and_nothing_is_written(name: str, bridge: ModuleType) -> None:
+    op, refused = REGISTRY[name], 0
+    for bad in op.bad_inputs():
+        if "groups of layer" not in bad.message:
+            continue
+        for native in cuts(bridge):
+            with pytest.raises(ShortfallError) as raised:
+                ADAPTORS[name](native, *bad.args)
+            shortfall, kind = raised.value, "" if raised.value.region == "all" else f"{raised.value.region} "
+            expected = f"between 0 and {shortfall.available} (the {kind}groups of layer {shortfall.layer})"
+            assert f"[{shortfall.layer}]: expected {expected}" in bad.message
+            assert shortfall.untouched, bad.name
+        refused += 1
+    assert refused >= 2
+
+
+def run_under_sanitizers(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The sanitizers' run-time libraries come before everything else that the interpreter loads."""
+    compiler = os.environ.get("CXX", "c++")
+    libraries = [
+        subprocess.run(
+            [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LPS_")} | {
+        "LD_PRELOAD": " ".join(libraries),
+        # The interpreter's own leaks, and allocations that torch's libraries pair in ways of their own.
+        "ASAN_OPTIONS": "detect_leaks=0:alloc_dealloc_mismatch=0:new_delete_type_mismatch=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "OMP_NUM_THREADS": "1",
+        "LPS_BACKEND": "reference",
+    }
+    command = [sys.executable, "-m", f"tests.native.{script}", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_no_sample_touches_memory_outside_its_buffers_or_is_undefined(sanitized: Path, bridge: ModuleType) -> None:
+    done = run_under_sanitizers("run_samples", str(sanitized))
+    assert done.returncode == 0, done.stdout + done.stderr
+    calls = 2 * len(bridge.isas()) * sum(len(list(op.samples(d))) for op in REGISTRY.values() for d in op.dtypes)
+    assert done.stdout.split() == [str(calls), "calls", *bridge.isas()]
+
+
+@pytest.mark.parametrize(("fault", "report"), [("short", "heap-buffer-overflow"), ("misaligned", "misaligned address")])
+def test_the_sanitizers_see_a_fault_that_is_put_in_on_purpose(fault: str, report: str, sanitized: Path) -> None:
+    done = run_under_sanitizers("seeded_fault", str(sanitized), fault)
+    assert done.returncode != 0
+    assert report in done.stderr

@@ -1,0 +1,84 @@
+"""Refusals beyond the registry's: whatever the input, the op says what its reference says, and as one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from lps_kernels._registry import REGISTRY, Args
+
+HUGE = 1 << 32  # its square is 0 in 64 bits
+
+
+def refusal(function: Any, args: Args) -> str:
+    with pytest.raises(RuntimeError) as raised:
+        function(*args)
+    return str(raised.value)
+
+
+def assert_same_refusal(name: str, args: Args) -> None:
+    op = REGISTRY[name]
+    sentence = refusal(op.reference, args)
+    assert sentence.startswith(f"lps::{name}: ")
+    assert "\n" not in sentence
+    assert refusal(op.overload, args) == sentence
+
+
+def adam(**changes: object) -> Args:
+    """A valid step of one layer, but for the changes."""
+    names = ("effective", "grad", "v", "w_bar", "centre", "owner", "exp_avg", "exp_avg_sq")
+    state: dict[str, object] = {name: [torch.ones(3)] for name in names}
+    state["owner"] = [torch.zeros(3, dtype=torch.uint8)]
+    scalars = {"moves": "all", "step": 1, "lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "rho": 0.5, "tau": 0.5}
+    return tuple((state | scalars | changes).values())
+
+
+@pytest.mark.parametrize("value", [1.5, -1e-9, float("nan"), float("inf"), -0.1, 1e22, 1 + 2**-52, -123456.789])
+def test_numbers_are_written_alike(value: float) -> None:
+    assert_same_refusal("proximal_adam_", adam(beta1=value))
+    if not value >= 0:
+        assert_same_refusal("proximal_adam_", adam(rho=value))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.int8, torch.int16, torch.bool, torch.uint8, torch.uint16, torch.complex64, torch.float8_e4m3fn],
+    ids=str,
+)
+def test_dtypes_are_named_alike(dtype: torch.dtype) -> None:
+    assert_same_refusal("compose", (torch.zeros(3).to(dtype), torch.ones(3), torch.ones(3)))
+
+
+@pytest.mark.parametrize("size", [0, 4])
+def test_a_view_whose_size_overflows_is_refused(size: int) -> None:
+    assert_same_refusal("project", ([torch.ones(size)], [], [0], [HUGE, HUGE, 1], "l2", "all", "values"))
+
+
+def test_a_shape_whose_size_overflows_is_refused() -> None:
+    assert_same_refusal("unpack_bits", (torch.zeros(0, dtype=torch.uint8), [HUGE, HUGE]))
+
+
+@pytest.mark.parametrize("argument", range(3))
+def test_a_tensor_on_another_device_is_refused(argument: int) -> None:
+    tensors = [torch.ones(3), torch.ones(3), torch.ones(3)]
+    tensors[argument] = tensors[argument].to("meta")
+    sentence = refusal(REGISTRY["compose"].reference, tuple(tensors))
+    assert "expected device" in sentence
+    assert refusal(REGISTRY["compose"].overload, tuple(tensors)) == sentence
+
+
+def test_of_two_counts_that_do_not_fit_the_same_one_is_named() -> None:
+    owner = [torch.zeros(3, dtype=torch.uint8), torch.zeros(3, dtype=torch.uint8)]
+    v, centre = [torch.ones(3), torch.ones(3)], [torch.ones(3), torch.ones(3)]
+    views = [1, 3, 1, 1, 3, 1]
+    assert_same_refusal("admm_update_", (v, centre, owner, [1, 7], [5, 0], views, views, True))
+    assert_same_refusal("admm_update_", (v, centre, owner, [9, 7], [5, 9], views, views, True))
+
+
+def test_calls_without_layers_do_nothing() -> None:
+    assert REGISTRY["project"].overload([], [], [], [], "l2", "all", "values") == ([], [])
+    assert REGISTRY["group_scores"].overload([], [], [], "l2", "all") == []
+    REGISTRY["admm_update_"].overload([], [], [], [], [], [], [], True)
+    REGISTRY["proximal_adam_"].overload(*[[]] * 8, *adam(rho=0.0, tau=0.0)[8:])
