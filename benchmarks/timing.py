@@ -5,8 +5,8 @@ many calls, because a shared machine takes a core away for milliseconds at a tim
 the slice of a stranger, in every percentile, and only its best says what the code can do.
 
 Other work on the machine comes and goes over seconds, so the callables take short turns, round after round, and meet
-the same noise. Every turn starts with an untimed call: each callable then finds the caches as it leaves them itself, not
-as its neighbour does.
+the same noise. Every turn starts with an untimed call: each callable then finds the caches as it leaves them itself,
+not as its neighbour does.
 """
 
 from __future__ import annotations

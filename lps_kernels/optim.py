@@ -55,13 +55,22 @@ class ProximalAdam(torch.optim.Optimizer):
             raise ValueError(f"ProximalAdam: betas: expected two numbers at least 0 and below 1, got {betas}")
         if moves not in MOVES:
             raise ValueError(f"ProximalAdam: moves: expected one of {', '.join(MOVES)}, got {moves}")
+        # weight_decay is always 0; it stands here because torch.optim.Adam expects it in a state dict.
         defaults = {"lr": lr, "betas": betas, "eps": eps, "moves": moves, "rho": rho, "tau": tau, "weight_decay": 0}
         super().__init__([layer.effective for layer in self.layers], defaults)
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Only the constructor adds its one group: a parameter without its layer could not be stepped."""
+        if self.param_groups:
+            raise ValueError("ProximalAdam: add_param_group: expected all layers in the constructor, got another group")
+        super().add_param_group(param_group)
+
     def __getstate__(self) -> dict[str, Any]:
+        """A copy keeps its layers."""
         return {**super().__getstate__(), "layers": self.layers}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """A group that comes from torch.optim.Adam lacks the options that only we have."""
         super().__setstate__(state)
         for group in self.param_groups:
             for name, value in self.defaults.items():

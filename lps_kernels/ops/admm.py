@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lps_kernels._checks import STATE_FLOATS, check_contiguous, check_length, check_no_overlap
 from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, declare
-from lps_kernels._samples import LARGE_SIZE, OWNER_KEPT, OWNER_TASK, Draw, strided
+from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, OWNER_KEPT, OWNER_TASK, Draw, strided
 from lps_kernels.ops.compose import free_coordinates
 from lps_kernels.ops.project import available_groups, select_coordinates
 from lps_kernels.ops.scores import (
@@ -97,7 +97,9 @@ def _check(
     check_views(OP, "sharing_views", sharing_views, v)
 
 
-def _state(draw: Draw, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, free: float) -> tuple[list[Tensor], ...]:
+def _state(
+    draw: Draw, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, free: float
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     v = [draw.normal(shape, dtype) for shape in shapes]
     centre = [draw.normal(shape, dtype) for shape in shapes]
     return v, centre, [draw.owner(shape, free) for shape in shapes]
@@ -107,15 +109,18 @@ def _samples(dtype: torch.dtype) -> Iterator[Sample]:
     draw = Draw()
     shapes = [(1,), (7, 1), (9, 8), (16, 3, 3), (33, 31), (17, 4, 5)]
     for pattern in ("irregular", "filter", "column", "channel"):
-        for sharing in ("irregular", pattern):
+        for sharing in dict.fromkeys(("irregular", pattern)):
             for fresh in (False, True):
-                v, centre, owner = _state(draw, shapes, dtype, 0.5)
-                yield _sample(f"{pattern}, sharing {sharing}, fresh {fresh}", v, centre, owner, pattern, sharing, fresh)
+                name = f"{pattern}, sharing {sharing}, fresh {fresh}"
+                yield _sample(name, *_state(draw, shapes, dtype, 0.5), pattern, sharing, fresh)
     for name, free in (("all free", 1.0), ("all owned", 0.0)):
-        v, centre, owner = _state(draw, shapes, dtype, free)
-        yield _sample(name, v, centre, owner, "column", "irregular", False)
-    v, centre, owner = _state(draw, [(0,), (LARGE_SIZE,), (40, 50)], dtype, 0.5)
-    yield _sample("empty and large layers", v, centre, owner, "irregular", "irregular", False)
+        yield _sample(name, *_state(draw, shapes, dtype, free), "column", "irregular", False)
+    edges = [(size,) for size in EDGE_SIZES]
+    yield _sample("edge sizes", *_state(draw, edges, dtype, 0.5), "irregular", "irregular", False)
+    yield _sample("large", *_state(draw, [(LARGE_SIZE,), (40, 50)], dtype, 0.5), "irregular", "irregular", False)
+    for name, share in (("keep none", 0.0), ("keep all", 1.0)):
+        state = _state(draw, [(40, 50), (9, 8)], dtype, 0.5)
+        yield _sample(name, *state, "column", "irregular", False, keep=(share, share))
     v, centre, owner = _state(draw, [(40, 50)], dtype, 0.5)
     v[0].fill_(1)
     yield _sample("all equal", v, centre, owner, "irregular", "irregular", True)
@@ -128,11 +133,19 @@ def _samples(dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def _sample(
-    name: str, v: list[Tensor], centre: list[Tensor], owner: list[Tensor], pattern: str, sharing: str, fresh: bool
+    name: str,
+    v: list[Tensor],
+    centre: list[Tensor],
+    owner: list[Tensor],
+    pattern: str,
+    sharing: str,
+    fresh: bool,
+    keep: tuple[float, float] = (0.5, 0.7),
 ) -> Sample:
+    """A call that keeps these shares of the free and of the owned groups."""
     views, sharing_views = ([group_view(tuple(x.shape), p) for x in v] for p in (pattern, sharing))
-    keep_free = [(count + 1) // 2 for count in available_groups(v, owner, views, "free")]
-    keep_owned = [(2 * count) // 3 for count in available_groups(v, owner, sharing_views, "owned")]
+    keep_free = [round(keep[0] * count) for count in available_groups(v, owner, views, "free")]
+    keep_owned = [round(keep[1] * count) for count in available_groups(v, owner, sharing_views, "owned")]
     return Sample(name, (v, centre, owner, keep_free, keep_owned, flat_views(views), flat_views(sharing_views), fresh))
 
 

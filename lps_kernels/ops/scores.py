@@ -1,8 +1,8 @@
 """Scores of groups of weights over a batch of layers.
 
-A layer is seen as ``[A, G, B]``: its weights in memory order with G the axis of groups. Scores of groups of more than one
-weight are fp64 sums and do not depend on the number of threads. Squares of fp32 and 16-bit weights are taken in fp32, so
-in a group's norm a weight below 1e-22 counts as 0 and one above 1e19 as infinite.
+A layer is seen as ``[A, G, B]``: its weights in memory order with G the axis of groups. Scores of groups of more than
+one weight are fp64 sums and do not depend on the number of threads. Squares of fp32 and 16-bit weights are taken in
+fp32, so in a group's norm a weight below 1e-22 counts as 0 and one above 1e19 as infinite.
 """
 
 from __future__ import annotations
