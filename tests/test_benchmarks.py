@@ -1,0 +1,73 @@
+"""The benchmarks' own arithmetic and manners; their times are no test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from math import prod
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.figures.figure import faster, within
+from benchmarks.figures.picture import draw, margin
+from benchmarks.shapes import CIFAR, MLP, RESNET50_1D
+from benchmarks.timing import Timing, measure
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "layers", "weights"),
+    [(MLP, 2, 5_568_000), (CIFAR, 5, 884_576), (RESNET50_1D, 53, 15_901_568)],
+    ids=["mlp", "cifar", "resnet50-1d"],
+)
+def test_the_papers_networks_have_its_counts(shapes: tuple[tuple[int, ...], ...], layers: int, weights: int) -> None:
+    assert len(shapes) == layers
+    assert sum(prod(shape) for shape in shapes) == weights
+
+
+def test_a_figure_holds_on_the_right_side_of_its_bound_only() -> None:
+    slow, fast = Timing.of([2.0, 3.0]), Timing.of([1.0, 4.0])
+    assert faster("twice", fast, slow, 2.0).holds
+    assert not faster("more than twice", fast, slow, 2.1).holds
+    assert within("half", fast, slow, 0.5).holds
+    assert not within("less than half", fast, slow, 0.4).holds
+
+
+def test_the_picture_is_svg_with_a_bar_for_each_figure() -> None:
+    figures = [
+        faster("a < b", Timing.of([1.0]), Timing.of([3.0]), 1.5),
+        within("c", Timing.of([1.0]), Timing.of([2.0]), 1.0),
+    ]
+    assert [margin(figure) for figure in figures] == [2.0, 2.0]
+    root = ElementTree.fromstring(draw(figures, "title"))
+    words = [element.text for element in root.iter() if element.tag.endswith("text")]
+    assert "a < b" in words
+    assert "3.00x (>= 1.5x)" in words
+
+
+def test_every_callable_is_timed_in_turns() -> None:
+    calls: list[str] = []
+    timings = measure({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 0.01)
+    assert timings.keys() == {"a", "b"}
+    assert calls[:2] == ["a", "b"]
+    assert 0 < timings["a"].best <= timings["a"].p10 <= timings["a"].p50 <= timings["a"].p90
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["figures", "speed"], "argument GROUP: invalid choice: 'speed'"),
+        (["table", "--ops", "nothing"], "argument --ops: invalid choice: 'nothing'"),
+        (["table", "--compare", "absent.json"], "absent.json cannot be read: No such file or directory"),
+        (["figures", "kernels", "--picture", "absent/picture.svg"], "--picture: absent/picture.svg cannot be written"),
+    ],
+)
+def test_bad_input_gets_one_sentence(arguments: list[str], sentence: str) -> None:
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

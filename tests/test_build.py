@@ -1,0 +1,52 @@
+"""A build that cannot work says so in one sentence instead of a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def refusal(tmp_path: Path, prelude: str = "", **environment: str) -> str:
+    """Run setup.py's build in a process with this environment; returns what it says when it gives up."""
+    arguments = ["setup.py", "build_ext", "--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path / "tmp")]
+    code = f"import runpy, sys\nsys.argv = {arguments!r}\n{prelude}\nrunpy.run_path('setup.py', run_name='__main__')"
+    env = {**os.environ, **environment}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
+    said = refusal(tmp_path, PATH=str(tmp_path), CXX="")
+    wanted = "no C++ compiler was found (looked for c++, g++, clang++); install g++ or set CXX"
+    assert said == f"learn-prune-share: {wanted}"
+
+
+def test_a_compiler_that_is_not_there_is_named(tmp_path: Path) -> None:
+    said = refusal(tmp_path, CXX="no-such-compiler")
+    assert said == "learn-prune-share: no C++ compiler was found (looked for no-such-compiler); install g++ or set CXX"
+
+
+def test_a_torch_that_is_too_old_is_named(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch-2.5.0.dist-info").mkdir()
+    (tmp_path / "torch-2.5.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.5.0\n")
+    said = refusal(tmp_path, PYTHONPATH=str(tmp_path))
+    wanted = "the library needs torch 2.13 or later to build, got 2.5.0; run `pip install torch==2.13.0`"
+    assert said == f"learn-prune-share: {wanted}"
+
+
+def test_another_platform_is_named(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "import platform\nplatform.machine = lambda: 'riscv64'")
+    wanted = "the library builds on Linux on x86_64 or aarch64, got linux on riscv64"
+    assert said == f"learn-prune-share: {wanted}"
+
+
+def test_a_wrong_lps_cuda_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path, LPS_CUDA="yes") == "learn-prune-share: LPS_CUDA: expected 0 or 1, got yes"
