@@ -3,11 +3,13 @@
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import NoReturn
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -15,7 +17,7 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 
 
-def fail(sentence: str) -> None:
+def fail(sentence: str) -> NoReturn:
     """Stop the build with one sentence instead of a traceback."""
     sys.exit(f"learn-prune-share: {sentence}")
 
@@ -35,9 +37,12 @@ def check_machine() -> None:
     """Name what is missing before CMake would, at length."""
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
         fail(f"the library builds on Linux on x86_64 or aarch64, got {sys.platform} on {platform.machine()}")
-    compilers = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
+    compilers = shlex.split(os.environ.get("CXX", ""))[:1] or ["c++", "g++", "clang++"]
     if not any(shutil.which(compiler) for compiler in compilers):
         fail(f"no C++ compiler was found (looked for {', '.join(compilers)}); install g++ or set CXX")
+    for tool in ("cmake", "ninja"):
+        if not shutil.which(tool):
+            fail(f"{tool} was not found; run `pip install {tool}` or build with isolation")
     if os.environ.get("LPS_CUDA", "0") not in ("0", "1"):
         fail(f"LPS_CUDA: expected 0 or 1, got {os.environ['LPS_CUDA']}")
 
@@ -56,6 +61,8 @@ class CMakeBuild(build_ext):
         build = Path(self.build_temp).resolve()
         build.mkdir(parents=True, exist_ok=True)
         configure = ["cmake", "-G", "Ninja", str(ROOT), f"-DTORCH_DIR={torch_directory()}"]
+        # Named anew each time: a cache from an earlier build remembers the ninja of a build environment that is gone.
+        configure += [f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}"]
         configure += [f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={output}", f"-DLPS_CUDA={os.environ.get('LPS_CUDA', '0')}"]
         for command in (configure, ["cmake", "--build", "."]):
             if subprocess.run(command, cwd=build, check=False).returncode != 0:

@@ -1,6 +1,7 @@
 // Argument checks of the registered operators. Every refusal reads
 //   lps::op: argument: expected this, got that
-// letter for letter as in lps_kernels/_checks.py; the tests compare the two.
+// letter for letter as in lps_kernels/_checks.py; the tests compare the two. Tensors of several devices never get here:
+// torch hands such a call to the other device's kernel, whose check names both.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -10,6 +11,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -40,15 +42,20 @@ struct Argument {
 
 inline std::string text(int64_t x) { return std::to_string(x); }
 
-// As Python prints a float: the shortest digits that read back as the same number.
+// As Python prints a float: the shortest digits that read back as the same number, fixed from 1e-4 to 1e16.
 inline std::string text(double x) {
-  char digits[40];
-  for (int precision = 1; precision <= 17; ++precision) {
-    std::snprintf(digits, sizeof(digits), "%.*g", precision, x);
+  if (std::isnan(x)) return "nan";
+  if (std::isinf(x)) return x < 0 ? "-inf" : "inf";
+  char digits[64];
+  int decimals = 0;
+  for (; decimals < 17; ++decimals) {
+    std::snprintf(digits, sizeof(digits), "%.*e", decimals, x);
     if (std::strtod(digits, nullptr) == x) break;
   }
-  const std::string out = digits;
-  return std::isfinite(x) && out.find_first_of(".e") == std::string::npos ? out + ".0" : out;
+  const int exponent = std::atoi(std::strchr(digits, 'e') + 1);
+  if (exponent < -4 || exponent >= 16) return digits;
+  std::snprintf(digits, sizeof(digits), "%.*f", std::max(1, decimals - exponent), x);
+  return digits;
 }
 
 template <class Ints>

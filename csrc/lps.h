@@ -26,8 +26,8 @@ constexpr uint8_t kOwnerKept = 0x80;
 // A layer seen as [a, g, b] in memory order, with g the axis of groups.
 struct View {
   int64_t a = 1, g = 0, b = 1;
-  int64_t size() const { return a * g * b; }
-  bool single() const { return a * b == 1; }  // groups of one weight
+  int64_t size() const { return a == 0 || g == 0 || b == 0 ? 0 : a * g * b; }
+  bool single() const { return a == 1 && b == 1; }  // groups of one weight
 };
 
 // Calls the body with ranges that cover [0, count) once, possibly from several threads at a time.

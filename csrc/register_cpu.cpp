@@ -46,7 +46,7 @@ Tensor empty_as(const Tensor& model) { return torch::stable::new_empty(model, mo
 Tensor empty_bytes(const Tensor& model, int64_t count, ScalarType dtype = ScalarType::Byte) {
   return torch::stable::new_empty(model, Ints{count}, dtype);
 }
-int64_t packed_size(int64_t count) { return (count + 7) / 8; }
+int64_t packed_size(int64_t count) { return count / 8 + (count % 8 != 0); }
 const uint8_t* bytes(const Tensor& tensor) { return static_cast<const uint8_t*>(tensor.data_ptr()); }
 uint8_t* mutable_bytes(const Tensor& tensor) { return static_cast<uint8_t*>(tensor.data_ptr()); }
 

@@ -31,7 +31,8 @@ class ProximalAdam(torch.optim.Optimizer):
     """Adam on ``v`` from the gradient of the effective weight, which it rewrites in the same pass.
 
     One fused call steps all layers that have a gradient and the same step count. The state dict has the layout of
-    :class:`torch.optim.Adam` (``step``, ``exp_avg``, ``exp_avg_sq`` per parameter), so either loads the other's.
+    :class:`torch.optim.Adam` (``step``, ``exp_avg``, ``exp_avg_sq`` per parameter), so either loads the other's, as
+    long as Adam used no weight decay, AMSGrad or maximisation.
     ``moves``, ``rho`` and ``tau`` are set per phase in ``param_groups[0]``, like the learning rate.
     """
 
@@ -73,6 +74,9 @@ class ProximalAdam(torch.optim.Optimizer):
         """A group that comes from torch.optim.Adam lacks the options that only we have."""
         super().__setstate__(state)
         for group in self.param_groups:
+            for option in ("weight_decay", "amsgrad", "maximize"):
+                if group.get(option):
+                    raise ValueError(f"ProximalAdam: {option}: expected 0 or absent, got {group[option]}")
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
 
@@ -92,13 +96,12 @@ class ProximalAdam(torch.optim.Optimizer):
         group = self.param_groups[0]
         by_step: dict[int, list[Layer]] = {}
         for layer in self.layers:
-            if layer.effective.grad is None:
-                continue
-            state = self._state_of(layer)
-            state["step"] += 1
-            by_step.setdefault(int(state["step"].item()), []).append(layer)
+            if layer.effective.grad is not None:
+                by_step.setdefault(int(self._state_of(layer)["step"].item()) + 1, []).append(layer)
         for step, layers in by_step.items():
             self._step_layers(layers, step, group)
+            for layer in layers:  # counted once taken: a refused step leaves everything as it was
+                self.state[layer.effective]["step"] += 1
         return loss
 
     def _state_of(self, layer: Layer) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 // The table of kernels of one instruction set. A kernel works on one range of one array, on one thread;
-// the drivers (compose.cpp, project.cpp, step.cpp, bits.cpp) cut the work into ranges.
+// the drivers (compose.cpp, project.cpp, select.cpp, scores.cpp, step.cpp) cut the work into ranges.
 // Ranges begin at multiples of 8 coordinates: one byte of packed bits, one block of lanes.
 #pragma once
 

@@ -49,8 +49,6 @@ struct Avx2Isa {
   using Block = typename Types<T>::Block;
   template <class T>
   using MaskOf = typename Types<T>::Mask;
-  template <class Key>
-  using Keys = typename Types<Key>::Block;
 
   static F32 load(const float* from, Full) { return {_mm256_loadu_ps(from)}; }
   static F64 load(const double* from, Full) { return {_mm256_loadu_pd(from), _mm256_loadu_pd(from + 4)}; }
@@ -251,14 +249,6 @@ template <>
 struct Avx2Isa::Types<double> {
   using Block = F64;
   using Mask = Mask64;
-};
-template <>
-struct Avx2Isa::Types<int32_t> {
-  using Block = I32;
-};
-template <>
-struct Avx2Isa::Types<int64_t> {
-  using Block = I64;
 };
 
 }  // namespace

@@ -99,10 +99,6 @@ struct ScalarIsa {
   struct Mask {
     uint8_t bits;
   };
-  template <class T>
-  using MaskOf = Mask;
-  template <class Key>
-  using Keys = Block<Key>;
 
   template <class F>
   static void each(F&& f) {

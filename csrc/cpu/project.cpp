@@ -1,6 +1,4 @@
 // Drivers of the projection and of the ADMM update: select for all layers first, then write.
-#include <cstring>
-
 #include "select.h"
 
 namespace lps {

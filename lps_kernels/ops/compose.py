@@ -43,7 +43,7 @@ def free_coordinates(owner: Tensor) -> Tensor:
     return (owner & OWNER_TASK) == 0
 
 
-def _opmath(tensor: Tensor) -> Tensor:
+def opmath(tensor: Tensor) -> Tensor:
     """16-bit floats are computed in fp32."""
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
@@ -54,15 +54,15 @@ def compose_reference(w: Tensor, mask: Tensor, w_bar: Tensor) -> Tensor:
     if mask.dtype == torch.uint8:
         mask = unpack_reference(mask, w.shape)
     if mask.dtype == torch.bool:
-        selected = torch.where(mask, _opmath(w_bar), 0)
-        return (_opmath(w) + selected).to(w.dtype).contiguous()
-    return (_opmath(w) + _opmath(mask) * _opmath(w_bar)).to(w.dtype).contiguous()
+        selected = torch.where(mask, opmath(w_bar), 0)
+        return (opmath(w) + selected).to(w.dtype).contiguous()
+    return (opmath(w) + opmath(mask) * opmath(w_bar)).to(w.dtype).contiguous()
 
 
 def compose_owned_reference(v: Tensor, w_bar: Tensor, owner: Tensor) -> Tensor:
     """``v`` where free, ``v * w_bar`` where owned."""
     _check_compose_owned("compose_owned", v, w_bar, owner)
-    product = (_opmath(v) * _opmath(w_bar)).to(v.dtype)
+    product = (opmath(v) * opmath(w_bar)).to(v.dtype)
     return torch.where(free_coordinates(owner), v, product).contiguous()
 
 

@@ -2,7 +2,7 @@
 
 A layer is seen as ``[A, G, B]``: its weights in memory order with G the axis of groups. Scores of groups of more than
 one weight are fp64 sums and do not depend on the number of threads. Squares of fp32 and 16-bit weights are taken in
-fp32, so in a group's norm a weight below 1e-22 counts as 0 and one above 1e19 as infinite.
+fp32, so in a group's norm a weight below 1e-22 counts as 0 and one above 6e18 may count as infinite.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lps_kernels._checks import (
 )
 from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, declare
 from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, Draw, strided
-from lps_kernels.ops.compose import free_coordinates
+from lps_kernels.ops.compose import free_coordinates, opmath
 
 View = tuple[int, int, int]
 
@@ -44,6 +44,8 @@ def group_view(shape: Sequence[int], pattern: str) -> View:
 
     A weight of shape ``[P, channels, *kernel]`` is the GEMM matrix P x Q with Q = channels * prod(kernel).
     """
+    if not shape:
+        raise ValueError("group_view: shape: expected at least one dimension, got []")
     rows, columns = shape[0], prod(shape[1:])
     views: dict[str, View] = {
         "irregular": (1, rows * columns, 1),
@@ -74,7 +76,7 @@ def score_groups(x: Tensor, inside: Tensor, view: View, kind: str) -> tuple[Tens
     if view[0] * view[2] == 1:
         single = values.reshape(-1)
         return single.abs() if kind == "l2" else single, eligible
-    terms = values.double() ** 2 if kind == "l2" else values.double() - 0.5
+    terms = (opmath(values) ** 2).double() if kind == "l2" else values.double() - 0.5
     sums = torch.where(members, terms, 0.0).sum(dim=(0, 2))
     return sums.sqrt() if kind == "l2" else sums, eligible
 
