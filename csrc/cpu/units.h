@@ -38,9 +38,10 @@ void parallel_ranges(const Parallel& parallel, int64_t count, F&& body) {
            [&](int64_t first, int64_t last) { body(first * kUnit, std::min(last * kUnit, count)); });
 }
 
+inline int64_t bytes_of(DType dtype) { return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2; }
+
 // Stores go past the caches where a call touches more than they could hold for its reader. 16 MiB is half of the
 // last-level cache of the machine that the benchmarks were tuned on.
-inline int64_t bytes_of(DType dtype) { return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2; }
 constexpr int64_t kStreamBytes = int64_t{16} << 20;
 
 }  // namespace lps
