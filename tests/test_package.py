@@ -33,7 +33,19 @@ def test_public_names_of_lps_kernels_are_frozen() -> None:
 
 
 def test_public_names_of_lps_are_frozen() -> None:
-    assert lps.__all__ == ["__version__"]
+    assert lps.__all__ == [
+        "Arrays",
+        "LPSConfig",
+        "LPSError",
+        "Lifelong",
+        "Listener",
+        "Row",
+        "Task",
+        "TaskReport",
+        "__version__",
+        "load",
+    ]
+    assert all(hasattr(lps, name) for name in lps.__all__)
 
 
 def test_there_is_one_version() -> None:

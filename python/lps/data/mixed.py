@@ -1,0 +1,45 @@
+"""mixed: tasks that differ drastically; permuted MNIST in tasks 1, 3 and 5, ten classes of CIFAR-100 in 2 and 4.
+
+Each MNIST task has a permutation of its own (none is the original order); CIFAR-100 gives classes 0 to 9, then 10 to
+19. As in section V.B of the paper, digits are permuted at 28x28, then repeated to three channels and resized to 32x32.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from lps.data import cifar, mnist
+from lps.data.base import Options, Stream, hold_out, random, ten_class_task
+from lps.data.permuted import Permute, permutation
+from lps.task import Task
+
+
+class AsColour:
+    """Permuted digits as colour images on the scale of CIFAR's."""
+
+    def __init__(self, order: Tensor | None) -> None:
+        self.permute = Permute(order, 1)  # keeps 0..255, which Colour expects
+        self.colour = cifar.Colour()
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Map uint8 [batch, 784] to float32 [batch, 3, 32, 32]."""
+        grey = self.permute(images).view(-1, 1, 28, 28)
+        # Resizing one channel and repeating it gives the same as the other way round.
+        large: Tensor = interpolate(grey, (32, 32), mode="bilinear", align_corners=False)
+        return self.colour(large.expand(-1, 3, -1, -1))
+
+
+def build(options: Options) -> Stream:
+    """Build the stream; CIFAR-100 is read only if there is a second task."""
+    train, test = mnist.load(options.data_dir, options.download)
+    digits, validation = hold_out(train, random(options.seed, "validation"))
+    hundred = cifar.load(cifar.CIFAR100, options.data_dir, options.download) if options.tasks > 1 else None
+
+    def build_task(number: int) -> Task:
+        if number % 2 == 0 or hundred is None:
+            transform = AsColour(permutation(options.seed, number // 2 + 1, 784))
+            return ten_class_task(f"mnist-{number // 2 + 1}", digits, validation, test, transform)
+        return cifar.ten_of_hundred(*hundred, first=10 * (number // 2), seed=options.seed)
+
+    return Stream("mixed", cifar.NETWORK, options.tasks, build_task)

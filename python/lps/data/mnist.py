@@ -1,0 +1,51 @@
+"""permuted-mnist: ten tasks of MNIST with permuted pixels, read from the four official idx files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from lps.data.base import Examples, Options, Stream
+from lps.data.download import fetch
+from lps.data.files import PASS_OR_DOWNLOAD, check_labels, missing, read_idx
+from lps.data.permuted import permuted_stream
+
+PARTS = {"train": 60_000, "t10k": 10_000}
+
+
+def _find(data_dir: Path, stem: str) -> Path | None:
+    names = (f"{stem}.gz", stem)
+    return next((path for folder in _folders(data_dir) for name in names if (path := folder / name).is_file()), None)
+
+
+def _folders(data_dir: Path) -> tuple[Path, Path]:
+    return data_dir, data_dir / "mnist"
+
+
+def read(images: Path, labels: Path, count: int) -> Examples:
+    """Read ``count`` images of 28x28 as flat rows, and their labels."""
+    pixels, classes = read_idx(images, (count, 28, 28)), read_idx(labels, (count,))
+    check_labels(labels, classes, 10)
+    return Examples(torch.from_numpy(pixels.reshape(count, 784)), torch.from_numpy(classes))
+
+
+def load(data_dir: Path, download: bool) -> tuple[Examples, Examples]:
+    """Read the training and test images from ``data_dir`` or its folder ``mnist``; ``download`` fetches them."""
+    stems = [f"{part}-{kind}" for part in PARTS for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+    if download and not all(_find(data_dir, stem) for stem in stems):
+        fetch("mnist", data_dir)
+    paths = []
+    for stem in stems:
+        path = _find(data_dir, stem)
+        if path is None:
+            raise missing("MNIST", (f"{stem}.gz", stem), _folders(data_dir), PASS_OR_DOWNLOAD)
+        paths.append(path)
+    train_images, train_labels, test_images, test_labels = paths
+    return read(train_images, train_labels, PARTS["train"]), read(test_images, test_labels, PARTS["t10k"])
+
+
+def build(options: Options) -> Stream:
+    """Build the stream; its network is the paper's with 5,568,000 prunable weights."""
+    network = ("mlp", {"inputs": 784, "hidden": [2000, 2000], "dropout": 0.5})
+    return permuted_stream("permuted-mnist", network, *load(options.data_dir, options.download), 255, options)

@@ -1,0 +1,45 @@
+"""Permuted pixels: every task shows the same images with its pixels in an order of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lps.data.base import Examples, Network, Options, Stream, hold_out, random, ten_class_task
+from lps.task import Task
+
+
+def permutation(seed: int, number: int, pixels: int) -> Tensor | None:
+    """The order of the pixels in permutation ``number``; None for number 0, which leaves them as they are."""
+    return torch.from_numpy(random(seed, "permutation", number).permutation(pixels)) if number else None
+
+
+@dataclass(frozen=True)
+class Permute:
+    """Reorder the pixels of flat images and scale them from 0..``top`` to 0..1."""
+
+    order: Tensor | None
+    top: int
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Map uint8 [batch, pixels] to float32 of the same shape."""
+        scaled = images.to(torch.float32).div_(self.top)
+        # After the conversion: choosing columns of floats is more than twice as fast as of bytes.
+        return scaled if self.order is None else scaled.index_select(1, self.order)
+
+
+def permuted_stream(name: str, network: Network, train: Examples, test: Examples, top: int, options: Options) -> Stream:
+    """A stream of permutations of one set of flat images; task 1 is not permuted.
+
+    All tasks hold out the same examples, so that they share one copy of the images.
+    """
+    learn, validation = hold_out(train, random(options.seed, "validation"))
+    pixels = train.inputs.shape[1]
+
+    def build(number: int) -> Task:
+        transform = Permute(permutation(options.seed, number, pixels), top)
+        return ten_class_task(f"{name}-{number + 1}", learn, validation, test, transform)
+
+    return Stream(name, network, options.tasks, build)

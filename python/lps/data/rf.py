@@ -1,0 +1,89 @@
+"""split-rf: radio transmitters to be told apart, 50 of them in five tasks of ten.
+
+``train.npz`` and ``test.npz`` each hold ``iq``, uint8 [windows, 2, samples], the I and Q samples of a window of radio
+signal as an 8-bit receiver gives them (127.5 is zero), and ``labels``, uint8 [windows], the transmitters 0 to 49; 141
+windows of each transmitter are for training and 55 for the test, as many as in the paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lps.data.base import Examples, Network, Options, Stream, hold_out, of_classes, random, ten_class_task
+from lps.data.files import REPLACE, check_labels, missing, read_npz, unlike
+from lps.errors import ConfigError
+from lps.task import Task
+
+TRANSMITTERS = 50
+TRAIN_WINDOWS, TEST_WINDOWS = 141, 55  # of each transmitter
+NETWORK: Network = ("resnet50-1d", {"channels": 2})
+
+
+@dataclass(frozen=True)
+class UnitPower:
+    """Cut windows, move their zero from 127.5 to 0 and scale each to a mean power (I squared plus Q squared) of 1."""
+
+    start: int
+    length: int
+
+    def __call__(self, windows: Tensor) -> Tensor:
+        """Map uint8 [batch, 2, samples] to float32 [batch, 2, length]."""
+        signal = windows[..., self.start : self.start + self.length].to(torch.float32).sub_(127.5)
+        # Never 0: no byte is closer to 127.5 than 0.5.
+        power = signal.square().sum((1, 2), keepdim=True).div_(self.length)
+        return signal.mul_(power.rsqrt_())
+
+
+def read(path: Path, windows: int) -> Examples:
+    """Read a file with this many windows of each of the 50 transmitters."""
+    count = TRANSMITTERS * windows
+    arrays = read_npz(path, {"iq": (count, 2, None), "labels": (count,)})
+    labels = arrays["labels"]
+    check_labels(path, labels, TRANSMITTERS, REPLACE)
+    counts = np.bincount(labels, minlength=TRANSMITTERS)
+    if (counts != windows).any():
+        first = int(np.flatnonzero(counts != windows)[0])
+        raise unlike(path, f"windows of transmitter {first}", windows, counts[first], REPLACE)
+    return Examples(torch.from_numpy(arrays["iq"]), torch.from_numpy(labels))
+
+
+def load(data_dir: Path) -> tuple[Examples, Examples]:
+    """Read the training and test windows from ``data_dir`` or its folder ``rf-ism50``."""
+    folders = (data_dir, data_dir / "rf-ism50")
+    folder = next((folder for folder in folders if (folder / "train.npz").exists()), None)
+    if folder is None:
+        remedy = "pass the directory that holds it with --data-dir, or take synthetic-rf, which needs no files"
+        raise missing("split-rf", ("train.npz",), folders, remedy)
+    train, test = read(folder / "train.npz", TRAIN_WINDOWS), read(folder / "test.npz", TEST_WINDOWS)
+    samples = train.inputs.shape[2]
+    if test.inputs.shape[2] != samples or samples == 0:
+        got = f"{samples} and {test.inputs.shape[2]}"
+        raise unlike(folder, "samples in a window of train.npz and test.npz", "the same, at least 1", got, REPLACE)
+    return train, test
+
+
+def partition_stream(name: str, train: Examples, test: Examples, options: Options) -> Stream:
+    """A stream of five tasks, the 50 transmitters drawn into them at random."""
+    samples = train.inputs.shape[2]
+    length = samples if options.window is None else options.window
+    if length > samples:
+        raise ConfigError(f"{name}: window: expected at most the {samples} samples that there are, got {length}")
+    transform = UnitPower((samples - length) // 2, length)
+    order = random(options.seed, "partition").permutation(TRANSMITTERS)
+
+    def build_task(number: int) -> Task:
+        chosen = order[10 * number : 10 * number + 10].tolist()
+        kept, held = hold_out(of_classes(train, chosen), random(options.seed, "validation-rf", number))
+        return ten_class_task(f"{name}-{number + 1}", kept, held, of_classes(test, chosen), transform)
+
+    return Stream(name, NETWORK, options.tasks, build_task)
+
+
+def build(options: Options) -> Stream:
+    """Build the stream from files."""
+    return partition_stream("split-rf", *load(options.data_dir), options)

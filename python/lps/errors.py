@@ -1,0 +1,27 @@
+"""What can go wrong in a way that the user can put right: each error is one sentence."""
+
+from __future__ import annotations
+
+
+class LPSError(Exception):
+    """Base of all errors below; the command line prints its message and exits with 1."""
+
+
+class ConfigError(LPSError, ValueError):
+    """A setting that cannot be used."""
+
+
+class CapacityError(LPSError, ValueError):
+    """A task asks for more weights than are free."""
+
+
+class DataError(LPSError, ValueError):
+    """A data file or a data set that is not what it should be."""
+
+
+class DivergedError(LPSError, ArithmeticError):
+    """The loss of a task became infinite or NaN; the tasks learnt before it are as they were."""
+
+
+class FileFormatError(LPSError, ValueError):
+    """A file that is not a whole and unchanged model.lps."""

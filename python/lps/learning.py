@@ -1,0 +1,385 @@
+"""How one task is learnt: warm-up, ADMM, final."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import isfinite, sqrt
+from time import perf_counter
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from lps.config import LPSConfig
+from lps.errors import ConfigError, DataError, DivergedError
+from lps.partition import Partition, is_free, is_kept, parts
+from lps.plan import LayerPlan, plan_task
+from lps.schedule import learning_rate, penalties
+from lps.steppers import ComposedStepper, FusedStepper, OptimizerFactory, Stepper, Weight
+from lps.task import Arrays, Learnt, Task, batches
+from lps_kernels import admm_update_
+
+if TYPE_CHECKING:
+    from lps.lifelong import Lifelong
+
+PHASES = ("warm-up", "admm", "final")
+
+# The loss is looked at this often, so that a device need not wait for every step.
+LOSS_CHECK_STEPS = 50
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the log; what does not apply is NaN.
+
+    ``event`` is ``epoch`` (its mean loss, the accuracy on validation data, the rate), ``projection`` (the residuals of
+    ADMM before it) or ``pruned`` (the final projection: accuracy right after it).
+    """
+
+    task: int
+    phase: str
+    event: str
+    epoch: int
+    step: int
+    seconds: float  # since the task began
+    lr: float
+    rho: float
+    loss: float = float("nan")
+    accuracy: float = float("nan")
+    samples_per_second: float = float("nan")
+    primal: float = float("nan")
+    dual: float = float("nan")
+    density: float = float("nan")  # share of all prunable weights that the projection keeps, own and reused
+
+
+class Listener:
+    """Is told how the learning goes; override what you need."""
+
+    def start(self, task: int, name: str, steps: int) -> None:
+        """A task of so many steps begins."""
+
+    def step(self, phase: str, examples: int) -> None:
+        """A step is done."""
+
+    def row(self, row: Row) -> None:
+        """A line for the log."""
+
+
+@dataclass
+class TaskReport:
+    """How a task went."""
+
+    task: int
+    name: str
+    seconds: dict[str, float] = field(default_factory=dict)  # per phase
+    accuracy_before_projection: float = float("nan")  # on validation data, like the other two
+    accuracy_after_projection: float = float("nan")
+    accuracy: float = float("nan")
+    residuals: list[tuple[float, float, float]] = field(default_factory=list)  # (rho, primal, dual) per projection
+
+
+def learn_task(
+    net: Lifelong, task: Task, config: LPSConfig, optimizer: OptimizerFactory | None, listener: Listener
+) -> TaskReport:
+    """Learn one more task, or leave the network as it was."""
+    plans = plan_task(net, config)
+    _check_examples(task)
+    number = len(net.learnt) + 1
+    was_training = net.training
+    devices = {parameter.device for parameter in net.parameters() if parameter.device.type == "cuda"}
+    with torch.random.fork_rng(sorted({device.index for device in devices})), _undo_on_failure(net):
+        # A seed of its own for each task: a run that is resumed goes on as if it had not stopped.
+        torch.manual_seed(int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0]))
+        learner = Learner(net, task, config, plans, optimizer, listener)
+        report = learner.run()
+    net.train(was_training)
+    return report
+
+
+def _check_examples(task: Task) -> None:
+    """Refuse empty data sets and labels without an output, where they can be seen before training."""
+    for name, examples in (("train", task.train), ("validation", task.validation), ("test", task.test)):
+        if examples is None:
+            continue
+        if not hasattr(examples, "__len__") or len(examples) == 0:
+            raise DataError(f"task {task.name}: {name}: expected a data set that has a length above 0, got {examples}")
+        if isinstance(examples, Arrays):
+            _check_labels(task, name, examples.labels)
+
+
+def _check_labels(task: Task, name: str, labels: Tensor) -> None:
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= task.classes:
+        raise DataError(
+            f"task {task.name}: {name} labels: expected 0 to {task.classes - 1} (a head of {task.classes} classes), "
+            f"got {low if low < 0 else high}"
+        )
+
+
+@contextmanager
+def _undo_on_failure(net: Lifelong) -> Iterator[None]:
+    """Whatever happens while a task is learnt, the tasks before it stay as they were."""
+    common = [(tensor, tensor.detach().clone(), tensor.requires_grad) for _, tensor in net.common_tensors()]
+    first = not net.learnt
+    if first:
+        # Before task 1 is committed nothing reads w_bar: it keeps the backbone's own weights for the way back.
+        for partition, weight in net.prunable():
+            partition.w_bar.copy_(weight.detach())
+    active = net._active
+    net._learning = True
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for tensor, before, trainable in common:
+                tensor.copy_(before)
+                tensor.requires_grad_(trainable)
+            for partition, weight in net.prunable():
+                partition.drop_kept()
+                weight.requires_grad_(first)
+                weight.grad = None
+                if first:
+                    weight.copy_(partition.w_bar)
+                    partition.w_bar.zero_()
+        del net.heads[len(net.learnt) :]
+        net._learning = False
+        net._active = 0
+        if active:
+            net.activate(active)
+        raise
+    net._learning = False
+
+
+class Learner:
+    """The state of learning one task."""
+
+    def __init__(
+        self,
+        net: Lifelong,
+        task: Task,
+        config: LPSConfig,
+        plans: list[LayerPlan],
+        optimizer: OptimizerFactory | None,
+        listener: Listener,
+    ) -> None:
+        self.net, self.task, self.config, self.plans, self.listener = net, task, config, plans, listener
+        self.number = len(net.learnt) + 1
+        self.report = TaskReport(self.number, task.name)
+        self.device = next(net.parameters()).device
+        self.shuffle = torch.Generator().manual_seed(torch.initial_seed())
+        self.steps_per_epoch = -(-len(task.train) // config.batch_size)  # type: ignore[arg-type]
+        self.start = perf_counter()
+        self.total_steps = 0
+        self.rho = 0.0
+        net._active = self.number
+        others = self._make_trainable()
+        self.weights = [self._begin(*layer, plan) for layer, plan in zip(net.prunable(), plans, strict=True)]
+        # Normalisation layers are kept from updating theirs; a module of the user's might still do so.
+        self.frozen_buffers = [(b, b.clone()) for b in net.backbone.buffers()] if net.learnt else []
+        self.stepper: Stepper = (
+            FusedStepper(self.weights, others, config.lr)
+            if optimizer is None
+            else ComposedStepper(net.backbone, self.weights, others, optimizer)
+        )
+
+    def _make_trainable(self) -> list[nn.Parameter]:
+        """Add the head; returns the parameters that are trained beside the prunable weights."""
+        head = nn.Linear(self.net.features, self.task.classes).to(self.device, next(self.net.prunable())[1].dtype)
+        self.net.heads.append(head)
+        for partition, weight in self.net.prunable():
+            weight.requires_grad_(True)
+            for tensor in (weight, partition.owner, partition.w_bar):
+                tensor.data = tensor.data.contiguous()  # a user's channels-last layers; the operators write in place
+        common = [] if self.net.learnt else [p for p in self.net.common_parameters() if p.requires_grad]
+        return [*head.parameters(), *common]
+
+    @torch.no_grad()
+    def _begin(self, partition: Partition, weight: nn.Parameter, plan: LayerPlan) -> Weight:
+        """The backbone's own weights for task 1, fresh ones later; masks of 1, or of 0 where nothing may be reused."""
+        if self.number == 1:
+            return Weight(partition, weight, weight.detach().clone())
+        masks = 0.0 if plan.beta == 0 else 1.0
+        return Weight(partition, weight, torch.where(partition.free(), partition.fresh_weights(), masks))
+
+    def run(self) -> TaskReport:
+        """All three phases, then the commit."""
+        self.listener.start(self.number, self.task.name, sum(self.config.epochs) * self.steps_per_epoch)
+        try:
+            for phase, epochs in zip(PHASES, self.config.epochs, strict=True):
+                begin = perf_counter()
+                self.begin_phase(phase)
+                self._train(phase, epochs)
+                self.report.seconds[phase] = perf_counter() - begin
+        finally:
+            self.stepper.close()
+        self._commit()
+        return self.report
+
+    def begin_phase(self, phase: str) -> None:
+        """Prepare what the phase needs and say which coordinates it moves."""
+        self.rho = 0.0
+        if phase == "warm-up":
+            self.stepper.start_phase("free")
+        elif phase == "admm":
+            for weight in self.weights:
+                weight.centre = torch.empty_like(weight.v)
+            # Masks that must be all 0 or all 1 are fixed from the start.
+            learns_masks = self.number > 1 and any(0 < plan.beta < 1 for plan in self.plans)
+            self.stepper.start_phase("all" if learns_masks else "free")
+        else:
+            self._prune()
+            self.stepper.start_phase("kept")
+
+    def _train(self, phase: str, epochs: int) -> None:
+        """The epochs of a phase; in ADMM with projections in between."""
+        config, steps = self.config, epochs * self.steps_per_epoch
+        projections = penalties(config.rho, config.rho_levels, steps, self.steps_per_epoch) if phase == "admm" else {}
+        step = 0
+        for epoch in range(1, epochs + 1):
+            self.net.train()
+            epoch_begin, losses, seen = perf_counter(), torch.zeros((), device=self.device), 0
+            for inputs, labels in batches(self.task.train, config.batch_size, self.shuffle):
+                if step in projections:
+                    self.rho, fresh = projections[step]
+                    self.project(epoch, fresh=fresh)
+                if not isinstance(self.task.train, Arrays):
+                    _check_labels(self.task, "train", labels)
+                lr_factor = learning_rate(config.schedule, step / steps)
+                losses += self.step(inputs, labels, lr_factor) * len(labels)
+                seen += len(labels)
+                step += 1
+                self.total_steps += 1
+                if step % LOSS_CHECK_STEPS == 0:
+                    self._check_loss(losses, phase, epoch)
+                self.listener.step(phase, len(labels))
+            self._check_loss(losses, phase, epoch)
+            rate = seen / (perf_counter() - epoch_begin)
+            row = self._row(phase, "epoch", epoch, lr_factor)
+            self._log(row, loss=losses.item() / seen, accuracy=self._validate(), samples_per_second=rate)
+
+    def step(self, inputs: Tensor, labels: Tensor, lr_factor: float) -> Tensor:
+        """One step on one batch; returns its loss."""
+        loss = cross_entropy(self._logits(inputs), labels.to(self.device))
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.stepper.step(lr_factor, self.rho)
+        return loss.detach()
+
+    def _logits(self, inputs: Tensor) -> Tensor:
+        torch.clear_autocast_cache()  # else an autocast context around learn() goes on with the first step's weights
+        features = self.net.backbone(inputs.to(self.device))
+        if features.shape != (len(inputs), self.net.features):
+            raise ConfigError(
+                f"Lifelong: features: expected a backbone that gives [{len(inputs)}, {self.net.features}], "
+                f"got {list(features.shape)}"
+            )
+        logits: Tensor = self.net._classify(features)
+        return logits
+
+    def _check_loss(self, losses: Tensor, phase: str, epoch: int) -> None:
+        if not isfinite(losses.item()):
+            raise DivergedError(
+                f"task {self.number}: the loss became {losses.item()} in phase {phase}, epoch {epoch}; the task is "
+                f"dropped and earlier ones are as they were; try a smaller lr (now {self.config.lr:g}) or rho"
+            )
+
+    def _validate(self) -> float:
+        torch.clear_autocast_cache()
+        validation = self.task.validation
+        return float("nan") if validation is None else self.net.accuracy(self.number, validation)
+
+    @torch.no_grad()
+    def project(self, epoch: int, *, fresh: bool) -> None:
+        """One ADMM update of targets and duals, with its residuals."""
+        old = [torch.zeros_like(weight.v) if fresh else _targets(weight) for weight in self.weights]
+        self._update(fresh)
+        primal = dual = 0.0
+        for weight, before in zip(self.weights, old, strict=True):
+            for v, centre, owner, z in parts(weight.v, cast("Tensor", weight.centre), weight.partition.owner, before):
+                target = _target(centre, owner)
+                primal += float((v - target).square().sum())
+                dual += float((target - z).square().sum())
+        primal, dual = sqrt(primal), float("nan") if fresh else self.rho * sqrt(dual)
+        self.report.residuals.append((self.rho, primal, dual))
+        self._log(self._row("admm", "projection", epoch), primal=primal, dual=dual, density=self._density())
+
+    def _update(self, fresh: bool) -> None:
+        admm_update_(
+            [weight.v for weight in self.weights],
+            [cast("Tensor", weight.centre) for weight in self.weights],
+            [weight.partition.owner for weight in self.weights],
+            [plan.keep_free for plan in self.plans],
+            [plan.keep_owned for plan in self.plans],
+            [plan.view for plan in self.plans],
+            [plan.sharing_view for plan in self.plans],
+            fresh=fresh,
+        )
+
+    @torch.no_grad()
+    def _prune(self) -> None:
+        """The final projection: exactly the planned weights survive and the masks become binary."""
+        self.report.accuracy_before_projection = self._validate()
+        self._update(fresh=True)
+        for weight in self.weights:
+            weight.centre = None
+            for v, owner in parts(weight.v, weight.partition.owner):
+                kept = is_kept(owner)
+                v.copy_(torch.where(is_free(owner), torch.where(kept, v, 0), kept.to(v.dtype)))
+        self.stepper.refresh()
+        self.report.accuracy_after_projection = self._validate()
+        row = self._row("final", "pruned", 0)
+        self._log(row, accuracy=self.report.accuracy_after_projection, density=self._density())
+
+    def _commit(self) -> None:
+        """Make what was learnt permanent."""
+        with torch.no_grad():
+            for buffer, before in self.frozen_buffers:
+                buffer.copy_(before)
+            for weight, plan in zip(self.weights, self.plans, strict=True):
+                weight.partition.commit(weight.v)
+                weight.partition.spent = plan.spent
+        for parameter in (*self.net.backbone.parameters(), *self.net.heads.parameters()):
+            parameter.requires_grad_(False)
+            parameter.grad = None
+        self.net._learning = False
+        self.net._active = 0
+        digest = self.net.digest(self.number)
+        self.net.learnt.append(Learnt(self.task.name, self.task.classes, digest))
+        self.net.activate(self.number)
+        self.report.accuracy = self._validate()
+
+    def _density(self) -> float:
+        kept = sum(int(is_kept(owner).sum()) for weight in self.weights for (owner,) in parts(weight.partition.owner))
+        return kept / sum(weight.v.numel() for weight in self.weights)
+
+    def _row(self, phase: str, event: str, epoch: int, lr_factor: float = 1.0) -> dict[str, object]:
+        return {
+            "task": self.number,
+            "phase": phase,
+            "event": event,
+            "epoch": epoch,
+            "step": self.total_steps,
+            "seconds": perf_counter() - self.start,
+            "lr": self.config.lr * lr_factor,
+            "rho": self.rho,
+        }
+
+    def _log(self, row: dict[str, object], **values: float) -> None:
+        self.listener.row(Row(**row, **values))  # type: ignore[arg-type]
+
+
+def _targets(weight: Weight) -> Tensor:
+    """The latest projection of the whole weight."""
+    targets = torch.empty_like(weight.v)
+    for target, centre, owner in parts(targets, cast("Tensor", weight.centre), weight.partition.owner):
+        target.copy_(_target(centre, owner))
+    return targets
+
+
+def _target(centre: Tensor, owner: Tensor) -> Tensor:
+    """The projection that ``centre`` and ``kept`` stand for: Z where free, Y where owned."""
+    kept = is_kept(owner)
+    return torch.where(is_free(owner), torch.where(kept, centre, 0), kept.to(centre.dtype))

@@ -1,0 +1,176 @@
+"""One network for many tasks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.data import Dataset
+
+from lps.config import PATTERNS, SHARINGS, LPSConfig
+from lps.errors import ConfigError
+from lps.learning import Listener, TaskReport, learn_task
+from lps.partition import Partition, find_partitions
+from lps.steppers import OptimizerFactory
+from lps.store import save
+from lps.task import Batch, Learnt, Task, batches
+
+
+class Lifelong(nn.Module):
+    """A backbone whose weights are shared out among tasks, with a head per task.
+
+    ``backbone`` maps a batch to ``features`` numbers an example. Its prunable weights (those of Linear, Conv1d/2d/3d
+    and attention projections that no shell pattern in ``exclude`` matches) are split among the tasks; all its other
+    parameters and its buffers are learnt with task 1 and frozen after it. Its code is left alone: a task runs by
+    writing its weights into the backbone's own parameters.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        features: int,
+        *,
+        pattern: str = "irregular",
+        sharing: str = "elementwise",
+        exclude: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.features = features
+        self.pattern = pattern
+        self.sharing = sharing
+        self.exclude = tuple(exclude)
+        self.check_modes()
+        self.partitions = nn.ModuleList(find_partitions(backbone, exclude))
+        if not len(self.partitions):
+            raise ConfigError("Lifelong: backbone: expected a Linear, Conv or attention layer to prune, got none")
+        self.heads = nn.ModuleList()
+        self.learnt: list[Learnt] = []
+        self.metadata: dict[str, Any] = {}  # goes into the file as JSON
+        self._active = 0  # the task whose weights the backbone holds
+        self._learning = False
+
+    def check_modes(self) -> None:
+        """Pattern and sharing may be set anew before each task: refuse what does not exist."""
+        for name, value, choices in (("pattern", self.pattern, PATTERNS), ("sharing", self.sharing, SHARINGS)):
+            if value not in choices:
+                raise ConfigError(f"Lifelong: {name}: expected one of {', '.join(choices)}, got {value}")
+
+    def forward(self, x: Tensor, task: int | None = None) -> Tensor:
+        """Logits of a task, counted from 1; without one, of the task that ran or was learnt last."""
+        self.activate(task)
+        features = self.backbone(x)
+        logits: Tensor = self._classify(features)
+        return logits
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def activate(self, task: int | None) -> None:
+        """Write the weights of a task into the backbone, unless it holds them already."""
+        if not self.heads:
+            raise ConfigError("Lifelong: task: expected at least one learnt task, got none; call learn first")
+        if task is None or task == self._active:
+            return
+        if self._learning:
+            raise ConfigError(f"Lifelong: task: expected {self._active}, which is being learnt, got {task}")
+        self.check_task(task)
+        with torch.no_grad():
+            for partition, weight in self.prunable():
+                partition.compose(task, out=weight)
+        torch.clear_autocast_cache()  # which may hold casts of the weights just replaced
+        self._active = task
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _classify(self, features: Tensor) -> Tensor:
+        """The head of the active task; not compiled, so that a new task compiles nothing anew."""
+        logits: Tensor = self.heads[self._active - 1](features)
+        return logits
+
+    def check_task(self, task: int) -> None:
+        """Refuse a task that has not been learnt."""
+        if not 1 <= task <= len(self.learnt):
+            raise ConfigError(f"Lifelong: task: expected 1 to {len(self.learnt)}, got {task}")
+
+    def prunable(self) -> Iterator[tuple[Partition, nn.Parameter]]:
+        """Every partition with the backbone's parameter that it governs."""
+        for partition in self.partitions:
+            assert isinstance(partition, Partition)
+            yield partition, self.backbone.get_parameter(partition.name)
+
+    def common_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Parameters that no task owns, and buffers: learnt with task 1, frozen after it, used by every task."""
+        shared_out = {id(weight) for _, weight in self.prunable()}
+        for name, parameter in self.backbone.named_parameters():
+            if id(parameter) not in shared_out:
+                yield name, parameter
+        yield from self.backbone.named_buffers()
+
+    def common_parameters(self) -> list[nn.Parameter]:
+        """The parameters among the common tensors."""
+        return [tensor for _, tensor in self.common_tensors() if isinstance(tensor, nn.Parameter)]
+
+    def train(self, mode: bool = True) -> Lifelong:
+        """As for any module, but statistics of normalisation layers stay as task 1 left them."""
+        super().train(mode)
+        if self.learnt:
+            for module in self.backbone.modules():
+                if isinstance(module, _NormBase):
+                    module.eval()
+        return self
+
+    def learn(
+        self,
+        task: Task,
+        config: LPSConfig | None = None,
+        *,
+        optimizer: OptimizerFactory | None = None,
+        listener: Listener | None = None,
+    ) -> TaskReport:
+        """Learn the next task; if that fails for any reason the network stays as it was.
+
+        ``optimizer`` makes another optimiser than Adam from the parameters it is given; their weights then go through
+        the differentiable composition instead of the fused step. ``listener`` is told of every step and epoch.
+        """
+        return learn_task(self, task, config or LPSConfig(), optimizer, listener or Listener())
+
+    @torch.no_grad()
+    def accuracy(self, task: int, examples: Dataset[Batch], batch_size: int = 1000) -> float:
+        """Share of examples that the task classifies rightly, in eval mode."""
+        was_training = self.training
+        self.eval()
+        device = next(self.parameters()).device
+        right = total = 0
+        for inputs, labels in batches(examples, batch_size):
+            logits = self(inputs.to(device), task=task)
+            right += int((logits.argmax(1) == labels.to(device)).sum())
+            total += len(labels)
+        self.train(was_training)
+        return right / total if total else float("nan")
+
+    def digest(self, task: int) -> str:
+        """sha256 over the task's composed weights, its head and the common tensors, with their names and shapes."""
+        digest = hashlib.sha256()
+
+        def add(name: str, tensor: Tensor) -> None:
+            values = tensor.detach().cpu().contiguous()
+            digest.update(f"{name} {values.dtype} {list(values.shape)}\n".encode())
+            digest.update(values.reshape(-1).view(torch.uint8).numpy().data)
+
+        with torch.no_grad():
+            for partition, _ in self.prunable():
+                weight = torch.empty_like(partition.w_bar)
+                partition.compose(task, out=weight)
+                add(partition.name, weight)
+        for name, tensor in self.common_tensors():
+            add(name, tensor)
+        for name, tensor in self.heads[task - 1].named_parameters():
+            add(f"head.{name}", tensor)
+        return digest.hexdigest()
+
+    def save(self, path: str | Path) -> None:
+        """Write everything into one file, atomically."""
+        save(self, Path(path))

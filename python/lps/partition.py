@@ -1,0 +1,153 @@
+"""One prunable weight, split among the tasks; and how prunable weights are found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from lps.errors import ConfigError
+from lps_kernels import View, compose, pack_bits
+
+FREE = 0
+MAX_TASKS = 127  # the owner map has seven bits for the task and one for `kept`
+TASK_BITS = 0x7F
+KEPT_BIT = 0x80
+
+# Module types and those of their parameters that are a GEMM matrix.
+PRUNABLE: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.Linear: ("weight",),
+    nn.Conv1d: ("weight",),
+    nn.Conv2d: ("weight",),
+    nn.Conv3d: ("weight",),
+    nn.MultiheadAttention: ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
+}
+
+
+# Elementwise work on a weight goes by parts of this many coordinates, so that its temporaries stay small.
+PART = 1 << 20
+
+
+def parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same part of each of these contiguous tensors of one shape, part after part, as flat views."""
+    return zip(*(torch.split(tensor.view(-1), PART) for tensor in tensors), strict=True)
+
+
+def is_free(owner: Tensor) -> Tensor:
+    """True where no task owns the weight."""
+    return (owner & TASK_BITS) == FREE
+
+
+def is_kept(owner: Tensor) -> Tensor:
+    """True where the latest projection keeps the weight."""
+    return owner >= KEPT_BIT
+
+
+class Partition(nn.Module):
+    """Who owns each coordinate of one weight, the committed values and each task's mask.
+
+    ``w_bar`` holds the weights of all committed tasks and 0 where free; the mask of task t, one bit a coordinate, says
+    which weights of tasks 1 to t - 1 it reuses.
+    """
+
+    owner: Tensor
+    w_bar: Tensor
+
+    def __init__(self, name: str, places: Sequence[tuple[str, str]], weight: Tensor) -> None:
+        super().__init__()
+        self.name = name
+        self.places = tuple(places)  # (module, attribute) wherever the weight is used: more than one if it is tied
+        self.spent = 0.0  # sum of the tasks' alpha, for cumulative rounding
+        # Fresh weights are drawn with the spread that the backbone's own initialisation chose.
+        self.init_std = float(weight.detach().double().std(correction=0)) if weight.numel() else 0.0
+        self.tasks = 0
+        self.register_buffer("owner", torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device))
+        self.register_buffer("w_bar", torch.zeros_like(weight, memory_format=torch.contiguous_format))
+        self.w_bar.requires_grad_(False)
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the weight."""
+        return self.w_bar.shape
+
+    def mask(self, task: int) -> Tensor:
+        """Packed bits of the task's mask."""
+        return self.get_buffer(f"mask{task}")
+
+    def add_task(self, mask: Tensor) -> None:
+        """Append a task with this packed mask; its own weights are those that ``owner`` gives it."""
+        self.tasks += 1
+        self.register_buffer(f"mask{self.tasks}", mask)
+
+    def free(self) -> Tensor:
+        """True where no task owns the weight."""
+        return is_free(self.owner)
+
+    def compose(self, task: int, out: Tensor) -> None:
+        """Write the weight that the task runs with, Eq. (4), into ``out``."""
+        own = torch.where(self.owner == task, self.w_bar, 0)
+        if out.is_contiguous():
+            compose(own, self.mask(task), self.w_bar, out=out)
+        else:  # a user's channels-last weight
+            out.copy_(compose(own, self.mask(task), self.w_bar))
+
+    def fresh_weights(self) -> Tensor:
+        """New values for all coordinates, with the spread the weight had at first."""
+        bound = 3**0.5 * self.init_std  # a uniform distribution on (-b, b) has the standard deviation b / sqrt(3)
+        return torch.empty_like(self.w_bar).uniform_(-bound, bound)
+
+    def commit(self, v: Tensor) -> None:
+        """Give the next task the free coordinates that are kept, with their values, and the mask of owned ones."""
+        mask = pack_bits(is_kept(self.owner) & ~self.free())
+        for value, w_bar, owner in parts(v, self.w_bar, self.owner):
+            kept, free = is_kept(owner), is_free(owner)
+            w_bar.copy_(torch.where(free, torch.where(kept, value, 0), w_bar))
+            owner.copy_(torch.where(free & kept, self.tasks + 1, owner & TASK_BITS))
+        self.add_task(mask)
+
+    def drop_kept(self) -> None:
+        """Forget the latest projection."""
+        self.owner.bitwise_and_(TASK_BITS)
+
+    def owned_by(self, task: int) -> int:
+        """How many weights are the task's own."""
+        return int((self.owner & TASK_BITS == task).sum())
+
+
+def count_groups(members: Tensor, view: View) -> int:
+    """How many groups have a coordinate that is true."""
+    return int(members.reshape(view).any(dim=2).any(dim=0).sum())
+
+
+def find_partitions(backbone: nn.Module, exclude: Sequence[str]) -> Iterator[Partition]:
+    """A partition for every prunable weight that no shell pattern of ``exclude`` matches."""
+    names = {id(parameter): name for name, parameter in backbone.named_parameters()}
+    places: dict[str, list[tuple[str, str]]] = {name: [] for name in names.values()}
+    prunable = set()
+    for module_name, module in backbone.named_modules():
+        attributes = [a for kind, a in PRUNABLE.items() if isinstance(module, kind)]
+        for attribute, parameter in module._parameters.items():
+            if parameter is not None:
+                places[names[id(parameter)]].append((module_name, attribute))
+                if any(attribute in group for group in attributes):
+                    prunable.add(names[id(parameter)])
+    places = {name: uses for name, uses in places.items() if name in prunable}
+    for pattern in exclude:
+        if not any(fnmatchcase(name, pattern) for name in places):
+            raise ConfigError(
+                f"Lifelong: exclude: expected patterns of prunable weights ({', '.join(places)}), got {pattern}"
+            )
+    for name, uses in places.items():
+        if any(fnmatchcase(name, pattern) for pattern in exclude):
+            continue
+        weight = backbone.get_parameter(name)
+        if is_lazy(weight):
+            raise ConfigError(f"Lifelong: {name}: expected initialised weights, got a lazy layer; run one batch first")
+        if weight.dtype not in (torch.float32, torch.float64):
+            raise ConfigError(
+                f"Lifelong: {name}: expected float32 or float64, got {weight.dtype}; for fewer bits use autocast"
+            )
+        yield Partition(name, uses, weight)

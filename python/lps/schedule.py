@@ -1,0 +1,32 @@
+"""When the learning rate falls, the penalty grows and the weights are projected."""
+
+from __future__ import annotations
+
+from math import cos, pi
+
+# Levels of the penalty start from a dual of 0, so fewer than this many projections would leave it no say.
+MINIMUM_PROJECTIONS = 3
+GROWTH = 10.0
+
+
+def learning_rate(schedule: str, progress: float) -> float:
+    """Factor of the learning rate after this share of a phase."""
+    if schedule == "cosine":
+        return 0.5 * (1 + cos(pi * progress))
+    return 1 - progress if schedule == "linear" else 1.0
+
+
+def penalties(rho: float, levels: int, steps: int, steps_per_epoch: int) -> dict[int, tuple[float, bool]]:
+    """The steps of the ADMM phase before which the weights are projected: the penalty from there on, and whether the
+    projection is the first of its level.
+
+    Levels are equally long; within each, projections are evenly spaced, one an epoch and at least three.
+    """
+    plan: dict[int, tuple[float, bool]] = {}
+    for level in range(levels):
+        start, end = steps * level // levels, steps * (level + 1) // levels
+        # A level cannot have more projections than steps.
+        count = min(end - start, max(MINIMUM_PROJECTIONS, round((end - start) / steps_per_epoch)))
+        for index in range(count):
+            plan[start + (end - start) * index // count] = (rho * GROWTH**level, index == 0)
+    return plan

@@ -1,0 +1,153 @@
+"""The two ways to step the trained tensor ``v`` of every layer.
+
+By default the module's own parameter is the effective weight and one fused operator steps ``v`` and rewrites it. Any
+other optimiser holds ``v`` as the parameter, and the effective weight is composed from it by autograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from lps.partition import KEPT_BIT, Partition
+from lps_kernels import Layer, ProximalAdam, compose_owned, proximal_grad_
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass
+class Weight:
+    """A prunable weight in training; ``centre`` exists during the ADMM phase only."""
+
+    partition: Partition
+    parameter: nn.Parameter
+    v: Tensor
+    centre: Tensor | None = None
+
+
+class Stepper(Protocol):
+    """Steps the weights and the ordinary parameters (head; with task 1 also biases and the like)."""
+
+    def start_phase(self, moves: str) -> None:
+        """Begin with fresh optimiser state; ``moves`` says which coordinates may change."""
+
+    def step(self, lr_factor: float, rho: float) -> None:
+        """One step from the gradients of a backward pass, which it clears."""
+
+    def refresh(self) -> None:
+        """Take over a ``v`` that was changed from outside."""
+
+    def close(self) -> None:
+        """Leave the backbone as it was found: plain parameters."""
+
+
+class FusedStepper:
+    """Adam, with the masked proximal step as one operator over all layers."""
+
+    def __init__(self, weights: Sequence[Weight], others: Sequence[nn.Parameter], lr: float) -> None:
+        self.weights, self.others, self.lr = weights, others, lr
+        self.refresh()
+
+    def start_phase(self, moves: str) -> None:
+        """Fresh Adam moments."""
+        layers = [Layer(w.parameter, w.v, w.partition.w_bar, w.partition.owner, w.centre) for w in self.weights]
+        self.adam = ProximalAdam(layers, self.lr, moves=moves)
+        self.plain = torch.optim.Adam(self.others, self.lr, fused=True)
+
+    def step(self, lr_factor: float, rho: float) -> None:
+        """One fused call for the weights, one for the rest."""
+        group = self.adam.param_groups[0]
+        group["lr"] = self.plain.param_groups[0]["lr"] = self.lr * lr_factor
+        group["rho"] = group["tau"] = rho
+        self.adam.step()
+        self.plain.step()
+        self.adam.zero_grad()
+        self.plain.zero_grad()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Rewrite the effective weights."""
+        for weight in self.weights:
+            compose_owned(weight.v, weight.partition.w_bar, weight.partition.owner, out=weight.parameter)
+
+    def close(self) -> None:
+        """The parameters are the backbone's own already."""
+
+
+class _Composed(nn.Module):
+    """The effective weight as a function of ``v``."""
+
+    def __init__(self, partition: Partition) -> None:
+        super().__init__()
+        # In a tuple, so that the partition does not become a submodule of the backbone.
+        self.partition = (partition,)
+
+    def forward(self, v: Tensor) -> Tensor:
+        partition = self.partition[0]
+        return compose_owned(v, partition.w_bar, partition.owner)
+
+
+class ComposedStepper:
+    """Any optimiser on ``v``, which takes the place of the backbone's parameters as a parametrization."""
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        weights: Sequence[Weight],
+        others: Sequence[nn.Parameter],
+        factory: OptimizerFactory,
+    ) -> None:
+        self.backbone, self.weights, self.others, self.factory = backbone, weights, others, factory
+        for weight in weights:
+            weight.parameter.data = weight.v  # from here on the parameter is v
+            for module, name in weight.partition.places:
+                composed = _Composed(weight.partition)
+                parametrize.register_parametrization(backbone.get_submodule(module), name, composed, unsafe=True)
+
+    def start_phase(self, moves: str) -> None:
+        """A new optimiser, and a copy of what it must not move."""
+        self.moves = moves
+        self.optimizer = self.factory([*(weight.parameter for weight in self.weights), *self.others])
+        self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
+        self.resting = [self._resting(weight.partition) for weight in self.weights]
+        self.fixed = [weight.v.clone() for weight in self.weights]
+
+    def _resting(self, partition: Partition) -> Tensor:
+        """True at the coordinates that may not move."""
+        if self.moves == "all":
+            return torch.zeros(partition.shape, dtype=torch.bool, device=partition.owner.device)
+        return ~partition.free() if self.moves == "free" else partition.owner != KEPT_BIT
+
+    @torch.no_grad()
+    def step(self, lr_factor: float, rho: float) -> None:
+        """Add the proximal pull to the gradients, step, and put back what must rest (weight decay moves it)."""
+        trained = [weight for weight in self.weights if weight.parameter.grad is not None]
+        proximal_grad_(
+            [weight.parameter.grad for weight in trained if weight.parameter.grad is not None],
+            [weight.v for weight in trained],
+            [weight.centre for weight in trained if weight.centre is not None] if rho else [],
+            [weight.partition.owner for weight in trained],
+            moves=self.moves,
+            rho=rho,
+            tau=rho,
+        )
+        for group, lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+            group["lr"] = lr * lr_factor
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        for weight, resting, fixed in zip(self.weights, self.resting, self.fixed, strict=True):
+            weight.v.copy_(torch.where(resting, fixed, weight.v))
+
+    def refresh(self) -> None:
+        """Nothing to do: the effective weight is computed from ``v`` whenever it is used."""
+
+    def close(self) -> None:
+        """Take the parametrizations off again."""
+        for weight in self.weights:
+            for module, name in weight.partition.places:
+                parametrize.remove_parametrizations(self.backbone.get_submodule(module), name, leave_parametrized=False)

@@ -1,0 +1,78 @@
+"""A task: labelled examples to learn from, to check on and to be judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from lps.errors import DataError
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Arrays(Dataset[Batch]):
+    """Examples held in two tensors, served by the batch.
+
+    ``transform`` maps a batch of stored inputs to what the network reads, so that inputs can stay in their small
+    original form (bytes, one copy for all permutations).
+    """
+
+    def __init__(self, inputs: Tensor, labels: Tensor, transform: Callable[[Tensor], Tensor] | None = None) -> None:
+        if labels.dim() != 1 or len(inputs) != len(labels):
+            raise DataError(
+                f"Arrays: labels: expected one for each of the {len(inputs)} inputs, got shape {list(labels.shape)}"
+            )
+        self.inputs = inputs
+        self.labels = labels.long()
+        self.transform = transform
+
+    def __len__(self) -> int:
+        """How many examples there are."""
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Batch:
+        """One example, transformed."""
+        inputs, labels = self.batch(torch.tensor([index]))
+        return inputs[0], labels[0]
+
+    def batch(self, indices: Tensor) -> Batch:
+        """The examples at these indices, transformed together."""
+        inputs = self.inputs.index_select(0, indices)  # several times faster than indexing
+        return (inputs if self.transform is None else self.transform(inputs)), self.labels[indices]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One classification task with labels 0 to ``classes - 1``.
+
+    ``validation`` only informs the log; nothing is ever chosen on ``test``.
+    """
+
+    name: str
+    classes: int
+    train: Dataset[Batch]
+    test: Dataset[Batch]
+    validation: Dataset[Batch] | None = None
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What the network remembers of a task, beside its weights."""
+
+    name: str
+    classes: int
+    digest: str  # sha256 over everything the task's answers depend on, taken when it was learnt
+
+
+def batches(dataset: Dataset[Batch], size: int, shuffle: torch.Generator | None = None) -> Iterator[Batch]:
+    """Batches of a data set in its order or in a random one."""
+    if not isinstance(dataset, Arrays):
+        yield from DataLoader(dataset, batch_size=size, shuffle=shuffle is not None, generator=shuffle)
+        return
+    order = torch.arange(len(dataset)) if shuffle is None else torch.randperm(len(dataset), generator=shuffle)
+    for indices in torch.split(order, size):
+        yield dataset.batch(indices)
