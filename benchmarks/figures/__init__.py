@@ -11,8 +11,9 @@ from pathlib import Path
 from benchmarks.figures.figure import Figure, UnmeasurableError
 from benchmarks.figures.kernels import kernel_figures
 from benchmarks.figures.picture import write_picture
+from benchmarks.figures.training import training_figures
 
-GROUPS: dict[str, Callable[[], Iterator[Figure]]] = {"kernels": kernel_figures}
+GROUPS: dict[str, Callable[[], Iterator[Figure]]] = {"kernels": kernel_figures, "training": training_figures}
 
 __all__ = ["GROUPS", "Figure", "UnmeasurableError", "print_figures"]
 
@@ -23,7 +24,7 @@ def print_figures(group: str, picture: Path | None) -> bool:
     for figure in GROUPS[group]():
         print(figure, flush=True)
         figures.append(figure)
-    noisy = sum(figure.ours.noisy or figure.peer.noisy for figure in figures)
+    noisy = sum(figure.noisy for figure in figures)
     if noisy:
         print(f"note: in {noisy} of {len(figures)} the calls differ by more than 2x (p10..p90): was the machine idle?")
     if picture is not None:

@@ -13,15 +13,15 @@ class UnmeasurableError(Exception):
 
 @dataclass(frozen=True)
 class Figure:
-    """A ratio of the best times of ours and a peer; ``relation`` to the bound is ``>=`` or ``<=``."""
+    """A number whose ``relation`` to the bound is ``>=`` or ``<=``; the unit follows it without a space."""
 
     what: str
     value: float
-    median_value: float  # the same ratio of the p50s
+    unit: str
     relation: str
     bound: float
-    ours: Timing
-    peer: Timing
+    detail: str  # what it was made from
+    noisy: bool = False
 
     @property
     def holds(self) -> bool:
@@ -29,18 +29,22 @@ class Figure:
         return self.value >= self.bound if self.relation == ">=" else self.value <= self.bound
 
     def __str__(self) -> str:
-        """One line: what, value, bound, verdict, times."""
+        """One line: what, value, bound, verdict, detail."""
         verdict = "ok" if self.holds else "SHORT"
-        bound = f"{self.relation} {self.bound:g}x"
-        times = f"p50 {self.median_value:.2f}x; best {self.ours} against {self.peer}"
-        return f"{self.what:<50}{self.value:>7.2f}x  {bound:<9} {verdict:<5}  {times}"
+        bound = f"{self.relation} {self.bound:g}{self.unit}"
+        return f"{self.what:<50}{self.value:>7.2f}{self.unit}  {bound:<9} {verdict:<5}  {self.detail}"
 
 
 def faster(what: str, ours: Timing, peer: Timing, bound: float) -> Figure:
-    """At least ``bound`` times as fast as the peer."""
-    return Figure(what, peer.best / ours.best, peer.p50 / ours.p50, ">=", bound, ours, peer)
+    """At least ``bound`` times as fast as the peer, best against best."""
+    return _ratio(what, peer.best / ours.best, peer.p50 / ours.p50, ">=", bound, ours, peer)
 
 
 def within(what: str, ours: Timing, peer: Timing, bound: float) -> Figure:
-    """At most ``bound`` times the peer's time."""
-    return Figure(what, ours.best / peer.best, ours.p50 / peer.p50, "<=", bound, ours, peer)
+    """At most ``bound`` times the peer's time, best against best."""
+    return _ratio(what, ours.best / peer.best, ours.p50 / peer.p50, "<=", bound, ours, peer)
+
+
+def _ratio(what: str, best: float, p50: float, relation: str, bound: float, ours: Timing, peer: Timing) -> Figure:
+    detail = f"p50 {p50:.2f}x; best {ours} against {peer}"
+    return Figure(what, best, "x", relation, bound, detail, noisy=ours.noisy or peer.noisy)

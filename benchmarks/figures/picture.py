@@ -34,7 +34,7 @@ def draw(figures: Sequence[Figure], title: str) -> str:
         middle = top + ROW // 2 + 1
         length = min(margin(figure), LONGEST) * SCALE
         colour = GOOD if figure.holds else BAD
-        value = f"{figure.value:.2f}x ({figure.relation} {figure.bound:g}x)"
+        value = f"{figure.value:.2f}{figure.unit} ({figure.relation} {figure.bound:g}{figure.unit})"
         lines += [
             f'<text x="{LABEL - 10}" y="{middle}" text-anchor="end" fill="{INK}">{escape(figure.what)}</text>',
             f'<rect x="{LABEL}" y="{top}" width="{length:.1f}" height="{ROW - 8}" rx="2" fill="{colour}"/>',

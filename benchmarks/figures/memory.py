@@ -1,0 +1,66 @@
+"""``python -m benchmarks.figures.memory``: bytes of memory per prunable weight while a task is in its ADMM phase.
+
+One layer of 36 million weights and one example a batch, so that activations, the head and the libraries' own buffers
+are small beside the training state. Linux only: the kernel counts the peak.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import torch
+from lps import Arrays, Lifelong, Listener, LPSConfig, Task
+from torch import nn
+
+SIDE = 6000
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def resident(which: str) -> int:
+    """Resident bytes now (``VmRSS``) or at most since the last reset (``VmHWM``)."""
+    found = re.search(rf"{which}:\s+(\d+) kB", STATUS.read_text())
+    if found is None:
+        raise OSError(f"{STATUS} does not tell {which}")
+    return int(found[1]) * 1024
+
+
+class Peak(Listener):
+    """Watches the ADMM phase."""
+
+    def __init__(self) -> None:
+        self.phase = ""
+        self.bytes = 0
+
+    def step(self, phase: str, examples: int) -> None:
+        """Start counting with the first step of the phase; the rest of it has the same peak."""
+        del examples
+        if phase == "admm" and self.phase != phase:
+            CLEAR.write_text("5")  # makes VmHWM begin anew
+        self.phase = phase
+        if phase == "admm":
+            self.bytes = resident("VmHWM")
+
+
+def main() -> None:
+    """Print bytes per weight and the number of weights."""
+    data = Arrays(torch.rand(6, SIDE), torch.arange(6) % 2)
+    task = Task("noise", 2, train=data, test=data)
+    config = LPSConfig(alpha=0.1, beta=0.9, epochs=(0, 1, 0), batch_size=1, rho_levels=2)
+    small = Lifelong(nn.Linear(8, 8), features=8)
+    few = Arrays(torch.rand(8, 8), torch.arange(8) % 2)
+    small.learn(Task("noise", 2, train=few, test=few), config)  # the libraries allocate what they keep
+    start = resident("VmRSS")
+    net = Lifelong(nn.Linear(SIDE, SIDE, bias=False), features=SIDE)
+    peak = Peak()
+    for _ in range(2):
+        net.learn(task, config, listener=peak)
+    print((peak.bytes - start) / SIDE**2, SIDE**2)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except OSError as error:
+        sys.exit(str(error))

@@ -1,0 +1,146 @@
+"""The figures of training: time of a step, memory, size of the file, cost of a later task, nothing forgotten."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from lps import Arrays, Lifelong, LPSConfig, Task, load, models
+from lps.learning import Learner, Listener
+from lps.plan import plan_task
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from benchmarks.cases import why_not_native
+from benchmarks.figures.figure import Figure, UnmeasurableError, within
+from benchmarks.timing import Thunk, measure
+
+BATCH = 128
+STEP_SECONDS = 20.0  # for each of the four kinds of step
+TASKS = 10
+CLASSES = 10
+INPUTS = 784
+# Enough to give a task its weights, masks and head; what they are does not matter here.
+INSTANT = LPSConfig(alpha=0.1, beta=0.9, epochs=(0, 1, 0), batch_size=BATCH, rho_levels=1)
+
+
+def training_figures() -> Iterator[Figure]:
+    """All of them take about four minutes."""
+    reason = why_not_native()
+    if reason is not None:
+        raise UnmeasurableError(f"the native kernels are not active: {reason}")
+    net = _network()
+    second = copy.deepcopy(_learn(net, 1))
+    yield from _steps(second)
+    tenth = _learn(net, TASKS - 2)
+    yield from _cost_of_later_tasks(second, tenth)
+    yield from _file_and_forgetting(_learn(tenth, 1))
+    yield from _memory()
+
+
+def _network() -> Lifelong:
+    torch.manual_seed(0)
+    backbone = models.create("mlp", inputs=INPUTS, hidden=[2000, 2000], dropout=0.5)
+    return Lifelong(backbone, features=2000)
+
+
+def _task(examples: int) -> Task:
+    """Noise with labels: speed and size do not depend on what is learnt."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand(examples, INPUTS, generator=generator)
+    data = Arrays(inputs, torch.arange(examples) % CLASSES)
+    return Task("noise", CLASSES, train=data, test=data)
+
+
+def _learn(net: Lifelong, tasks: int) -> Lifelong:
+    for _ in range(tasks):
+        net.learn(_task(BATCH), INSTANT)
+    return net
+
+
+def _steps(net: Lifelong) -> Iterator[Figure]:
+    """A step of each phase of the second task beside a plain dense step with fused Adam."""
+    inputs, labels = _task(BATCH).train.batch(torch.arange(BATCH))  # type: ignore[attr-defined]
+    functions: dict[str, Thunk] = {"dense": _dense_step(inputs, labels)}
+    for phase in ("warm-up", "admm", "final"):
+        functions[phase] = _step_of(copy.deepcopy(net), phase, inputs, labels)
+    times = measure(functions, STEP_SECONDS)
+    for phase, bound in (("warm-up", 1.05), ("admm", 1.10), ("final", 1.05)):
+        yield within(f"{phase} step vs dense step, fused Adam", times[phase], times["dense"], bound)
+
+
+def _dense_step(inputs: Tensor, labels: Tensor) -> Thunk:
+    network = nn.Sequential(models.create("mlp", inputs=INPUTS, hidden=[2000, 2000], dropout=0.5), nn.Linear(2000, 10))
+    optimizer = torch.optim.Adam(network.parameters(), fused=True)
+
+    def step() -> None:
+        loss = cross_entropy(network(inputs), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _step_of(net: Lifelong, phase: str, inputs: Tensor, labels: Tensor) -> Thunk:
+    """A training step as :meth:`Lifelong.learn` takes it in this phase."""
+    learner = Learner(net, _task(BATCH), INSTANT, plan_task(net, INSTANT), None, Listener())
+    for earlier in ("warm-up", "admm", "final"):
+        learner.begin_phase(earlier)
+        if earlier == "admm":
+            learner.rho = INSTANT.rho
+            learner.project(1, fresh=True)
+        if earlier == phase:
+            break
+    net.train()
+    return lambda: learner.step(inputs, labels, 1.0)
+
+
+def _cost_of_later_tasks(second: Lifelong, tenth: Lifelong) -> Iterator[Figure]:
+    """The whole of ``learn``, including what it takes to copy the network first."""
+    config = LPSConfig(alpha=0.1, beta=0.9, epochs=(1, 3, 1), batch_size=BATCH)
+    task = _task(20 * BATCH)
+    functions: dict[str, Thunk] = {
+        "second": lambda: copy.deepcopy(second).learn(task, config),
+        "tenth": lambda: copy.deepcopy(tenth).learn(task, config),
+    }
+    times = measure(functions, 25.0)
+    yield within("learning task 10 vs task 2", times["tenth"], times["second"], 1.1)
+
+
+def _file_and_forgetting(net: Lifelong) -> Iterator[Figure]:
+    """The ten tasks from one file: its size, and how many answer otherwise than before it was written."""
+    inputs = torch.rand(BATCH, INPUTS)
+    net.eval()
+    before = [net(inputs, task=task) for task in range(1, TASKS + 1)]
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "model.lps"
+        net.save(path)
+        megabytes = path.stat().st_size / 1e6
+        loaded = load(path).eval()
+    separate = TASKS * sum(p.numel() for p in (*net.backbone.parameters(), *net.heads[0].parameters())) * 4 / 1e6
+    yield Figure(
+        "model.lps of ten tasks", megabytes, " MB", "<=", 30, f"ten separate networks take {separate:.0f} MB in fp32"
+    )
+    pairs = zip(before, (loaded(inputs, task=task) for task in range(1, TASKS + 1)), strict=True)
+    changed = sum(not torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in pairs)
+    yield Figure("tasks that answer otherwise after save and load", changed, "", "<=", 0, "of 10, bit by bit")
+
+
+def _memory() -> Iterator[Figure]:
+    """In a process of its own, because the system only tells the peak of a whole process."""
+    command = [sys.executable, "-m", "benchmarks.figures.memory"]
+    # Without this the allocator keeps some of what is freed, and the system counts it.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if result.returncode:
+        raise UnmeasurableError(f"the memory of training: {result.stderr.strip().splitlines()[-1]}")
+    per_weight, weights = result.stdout.split()
+    detail = f"peak of the ADMM phase of task 2 over the start of the process, {int(weights):,} weights"
+    yield Figure("training state per prunable weight", float(per_weight), " bytes", "<=", 31, detail)

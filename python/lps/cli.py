@@ -1,0 +1,88 @@
+"""What all commands share, and the console command ``lps``: ``lps train ...`` is ``python -m lps.train ...``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import jsonargparse
+import torch
+
+from lps.errors import ConfigError, LPSError
+
+COMMANDS = {
+    "train": "learn a benchmark's tasks one after another into one file",
+    "eval": "check a file's digests and every task's accuracy",
+}
+
+FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+
+
+class Parser(jsonargparse.ArgumentParser):
+    """Answers bad input with one sentence, without the usage."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            print_config=None,  # its own cannot wait for a preset to be looked up
+            allow_abbrev=False,
+            formatter_class=argparse.HelpFormatter,
+        )
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the message on one line, in our words, and exit with 2."""
+        sentence = " ".join(message.split())
+        sentence = re.sub(r'Parser key "(\w+)":', r"\1:", sentence)
+        sentence = re.sub(r"Expected a <class '(\w+)'>\. Got value:", r"expected \1, got", sentence)
+        self.exit(REFUSED, f"{self.prog}: {sentence}\n")
+
+
+def guarded(prog: str, command: Callable[[], int]) -> int:
+    """Run a command; what the user can put right becomes one sentence instead of a traceback."""
+    try:
+        return command()
+    except LPSError as error:
+        sentence, code = str(error), FAILED
+    except OSError as error:
+        sentence, code = f"{error.filename}: {error.strerror}" if error.filename else str(error), FAILED
+    except KeyboardInterrupt as error:
+        sentence, code = str(error) or "interrupted", INTERRUPTED
+    print(f"{prog}: {sentence}", file=sys.stderr)
+    return code
+
+
+def use_device(name: str, threads: int | None) -> torch.device:
+    """The device of this name, or a refusal; sets torch's threads."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device: expected cpu, cuda or cuda:N, got {name}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device: got {name}, but torch finds {torch.cuda.device_count()} CUDA devices; use cpu")
+    if threads is not None:
+        if threads < 1:
+            raise ConfigError(f"threads: expected at least 1, got {threads}")
+        torch.set_num_threads(threads)
+    return device
+
+
+def main() -> int:
+    """The console command."""
+    parser = argparse.ArgumentParser(prog="lps", description="One network, many tasks, nothing forgotten.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{" + ",".join(COMMANDS) + "}")
+    for name, text in COMMANDS.items():
+        commands.add_parser(name, help=text, add_help=False)
+    command = parser.parse_args(sys.argv[1:2]).command
+    code: int = importlib.import_module(f"lps.{command}").main(sys.argv[2:])
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

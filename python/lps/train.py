@@ -1,0 +1,198 @@
+"""``python -m lps.train``: learn a benchmark's tasks one after another, into one file."""
+
+from __future__ import annotations
+
+import sys
+from copy import deepcopy
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, cast
+
+import torch
+
+from lps.cli import COMMANDS, Parser, guarded, use_device
+from lps.config import LPSConfig
+from lps.data import Stream, stream
+from lps.errors import ConfigError, FileFormatError
+from lps.lifelong import Lifelong
+from lps.models import Architecture, create
+from lps.plan import plan_task
+from lps.progress import Progress, summary
+from lps.restore import load
+from lps.run import CONFIG, MODEL, Records, RunDirectory, check_unused, make_next, read_records, results_of
+from lps.settings import Settings, contradiction, preset, settings_from
+from lps.task import Learnt, Task
+
+PROG = "lps.train"
+
+
+@dataclass(frozen=True)
+class _Command:
+    """What the command line asks for."""
+
+    settings: Settings
+    output: Path | None
+    resume: bool
+    print_config: bool
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return guarded(PROG, lambda: _main(sys.argv[1:] if arguments is None else arguments))
+
+
+def _main(arguments: list[str]) -> int:
+    command = _parse(arguments)
+    settings, output = command.settings, command.output
+    if command.print_config:
+        print(settings.to_yaml(), end="")
+        return 0
+    device = use_device(settings.device, settings.threads)
+    net, records = None, Records()
+    if output is not None and command.resume:
+        net, records = _learnt_before(output, settings)
+        if net is not None and len(net.learnt) == settings.tasks:
+            results = results_of(settings, net, records, (output / MODEL).stat().st_size)
+            print(summary(results, str(output)))
+            return 0
+    elif output is not None:
+        check_unused(output)
+    benchmark = _stream(settings)
+    tasks = list(benchmark)  # all of them, so that missing data is found before the first is learnt
+    net = (net or _new_network(settings, benchmark)).to(device)
+    _check_capacity(net, [settings.of_task(task) for task in range(len(net.learnt) + 1, settings.tasks + 1)])
+    results, path = _learn(net, tasks, settings, output or make_next(settings.benchmark), records)
+    print(f"\n{summary(results, str(path))}")
+    return 0
+
+
+def _parser() -> Parser:
+    text = "Settings come from the benchmark's preset, then from --config, then from flags; the later ones count."
+    parser = Parser(PROG, f"{COMMANDS['train'].capitalize()}. {text}")
+    parser.add_argument(
+        "--config", action="config", metavar="FILE", help="YAML file of settings, as in a run directory"
+    )
+    for option in fields(Settings):
+        flag, text = f"--{option.name.replace('_', '-')}", option.metadata["help"]
+        if isinstance(option.default, bool):
+            parser.add_argument(flag, action="store_true", help=text)
+        else:
+            kind = str if option.metadata["text"] else Any  # Any reads YAML; settings_from checks what it finds
+            parser.add_argument(flag, type=kind, default=option.default, metavar=option.metadata["metavar"], help=text)
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --output, or beside --config")
+    parser.add_argument("--print-config", action="store_true", help="print the settings as YAML and exit")
+    return parser
+
+
+def _parse(arguments: list[str]) -> _Command:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.resume and not options.config:
+        if options.output is None:
+            parser.error("--resume: say which run to go on with: --output DIRECTORY or --config FILE")
+        _check_is_run(Path(options.output))
+        arguments = ["--config", str(Path(options.output) / CONFIG), *arguments]
+        options = parser.parse_args(arguments)
+    try:
+        # The benchmark and the preset are known now; what they say lies below the file and the flags.
+        parser.set_defaults(preset(options.benchmark, options.preset))
+        options = parser.parse_args(arguments)
+        settings = settings_from(options.as_dict())
+    except ConfigError as error:
+        parser.error(str(error))
+    output = None if settings.output is None else Path(settings.output)
+    if options.resume and output is None:
+        output = Path(str(options.config[-1])).parent
+    return _Command(settings, output, options.resume, options.print_config)
+
+
+def _check_is_run(path: Path) -> None:
+    if not (path / CONFIG).is_file():
+        raise ConfigError(f"output: {path} holds no run to go on with: it has no {CONFIG}")
+
+
+def _learnt_before(path: Path, settings: Settings) -> tuple[Lifelong | None, Records]:
+    """The network and the records of a run that is to go on; None if it has not finished a task yet."""
+    _check_is_run(path)
+    before = _parse(["--config", str(path / CONFIG)]).settings
+    if not (path / MODEL).exists():
+        return None, Records()
+    net = load(path / MODEL)
+    saved = net.metadata.get("stream", {})
+    if any(saved.get(name) != getattr(before, name) for name in ("benchmark", "seed", "window")):
+        raise FileFormatError(f"{path / MODEL}: was not written by the run of {path / CONFIG}; start another run")
+    if problem := contradiction(before, settings, len(net.learnt)):
+        raise ConfigError(problem)
+    return net, read_records(path, len(net.learnt))
+
+
+def _stream(settings: Settings) -> Stream:
+    return stream(
+        settings.benchmark,
+        data_dir=None if settings.data_dir is None else Path(settings.data_dir),
+        tasks=settings.tasks,
+        seed=settings.seed,
+        download=settings.download,
+        window=settings.window,
+    )
+
+
+def _new_network(settings: Settings, benchmark: Stream) -> Lifelong:
+    name, arguments = benchmark.architecture
+    if settings.dropout is not None:
+        arguments = {**arguments, "dropout": settings.dropout}
+    torch.manual_seed(settings.seed)
+    backbone = create(name, **arguments)
+    architecture = cast("Architecture", backbone.architecture)
+    return Lifelong(backbone, architecture.features, pattern=settings.pattern, sharing=settings.sharing)
+
+
+def _check_capacity(net: Lifelong, configs: list[LPSConfig]) -> None:
+    """Plan every task before the first is learnt: a run that cannot fit is refused at its start."""
+    trial = deepcopy(net)
+    for config in configs:
+        number = len(trial.learnt) + 1
+        for (partition, _), plan in zip(trial.prunable(), plan_task(trial, config), strict=True):
+            # Which groups a task takes does not matter for how many are left.
+            groups = partition.free().view(plan.view).any(dim=2).any(dim=0).nonzero().squeeze(1)[: plan.keep_free]
+            partition.owner.view(plan.view).index_fill_(1, groups, number)
+            partition.spent = plan.spent
+        trial.learnt.append(Learnt(f"task {number}", 0, ""))
+
+
+def _learn(
+    net: Lifelong, tasks: list[Task], settings: Settings, path: Path, records: Records
+) -> tuple[dict[str, Any], Path]:
+    """Learn what is not learnt yet; after each task test all, then save."""
+    epochs = sum(settings.epochs)
+    steps = [epochs * -(-len(task.train) // settings.batch_size) for task in tasks]  # type: ignore[arg-type]
+    done = saved = len(net.learnt)
+    results: dict[str, Any] = {}
+    with RunDirectory(path, replace(settings, output=None), done, sum(steps[:done])) as directory:
+        progress = Progress(len(tasks), settings.epochs, sum(steps[done:]), directory.row)
+        try:
+            for number, task in enumerate(tasks[done:], start=done + 1):
+                begin = perf_counter()
+                report = net.learn(task, settings.of_task(number), listener=progress)
+                accuracy = [net.accuracy(i, earlier.test) for i, earlier in enumerate(tasks[:number], start=1)]
+                records.add(report, net.learnt[-1].digest, accuracy, perf_counter() - begin)
+                net.metadata = {"stream": _source(settings), "accuracy": accuracy}
+                results = directory.save(net, records, steps[number - 1])
+                saved = number
+                progress.learnt(accuracy, records.tasks[-1]["seconds"])
+        except KeyboardInterrupt:
+            sentence = f"interrupted; {saved} of {len(tasks)} tasks are learnt and saved"
+            raise KeyboardInterrupt(f"{sentence}; go on with --resume --output {path}") from None
+        finally:
+            progress.close()
+    return results, path
+
+
+def _source(settings: Settings) -> dict[str, Any]:
+    """What lps.eval needs to find the test data again."""
+    return {name: getattr(settings, name) for name in ("benchmark", "seed", "tasks", "window")}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

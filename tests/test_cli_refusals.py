@@ -1,0 +1,171 @@
+"""What the commands refuse: one sentence, a non-zero exit code, nothing written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from lps import cli, train
+
+from tests.command import run
+
+ARGUMENT, RUN = 2, 1
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """The exit code and the sentence; checks that it is one and that no file appeared or changed."""
+    before = contents()
+    with pytest.raises(SystemExit) as stopped:
+        sys.exit(train.main(list(arguments)))  # as the module does; argument errors exit by themselves
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("lps.train: ")
+    assert shown.err.count("\n") == 1
+    assert contents() == before
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code, shown.err
+
+
+def contents() -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in Path().rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--benchmark nope", "benchmark: expected one of permuted-digits, permuted-mnist"),
+        ("--preset slow", "preset: expected one of quick, paper, got slow"),
+        ("--epochs 1,2", "epochs: expected three whole numbers, as in 1,3,1, got 1,2"),
+        ("--epochs 1,x,2", "epochs: expected three whole numbers"),
+        ("--epochs 0,0,0", "epochs: expected at least one epoch in all"),
+        ("--alpha 2", "alpha: expected a number from 0 to 1, got 2"),
+        ("--alpha 0.5,high", "alpha: expected a number, a list of numbers"),
+        ("--alpha 0.1,2 --tasks 1", "alpha: expected a number from 0 to 1, got 2"),
+        ("--beta -0.1", "beta: expected a number from 0 to 1"),
+        ("--dropout 0.1,x", "dropout: expected a number or several"),
+        ("--batch-size 0", "batch_size: expected at least 1, got 0"),
+        ("--batch-size many", "batch_size: expected a whole number, got many"),
+        ("--lr 0", "lr: expected a number above 0"),
+        ("--lr .inf", "lr: expected a number above 0"),
+        ("--seed 1.5", "seed: expected a whole number, got 1.5"),
+        ("--tasks 0", "tasks: expected at least 1, got 0"),
+        ("--threads 0", "threads: expected at least 1, got 0"),
+        ("--pattern diagonal", "pattern: expected one of irregular, column, filter, channel, got diagonal"),
+        ("--schedule up", "schedule: expected one of constant, linear, cosine, got up"),
+        ("--nope", "unrecognized arguments: --nope"),
+        ("--alpha", "--alpha: expected one argument"),
+        ("--config none.yaml", "none.yaml"),
+        ("--resume", "--resume: say which run to go on with"),
+    ],
+)
+def test_arguments(capsys: pytest.CaptureFixture[str], arguments: str, words: str) -> None:
+    code, sentence = refused(capsys, *arguments.split())
+    assert code == ARGUMENT
+    assert words in sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("alpah: 0.1\n", "'alpah' is not accepted"),
+        ("alpha: [0.1\n", "Problems parsing config"),
+        ("- alpha\n", "Unexpected config"),
+        ("fill_last: maybe\n", "fill_last: expected true or false, got maybe"),
+        ("epochs: 3\n", "epochs: expected three whole numbers"),
+        ("benchmark: [mixed]\n", "benchmark: expected str"),
+        ("alpha: {0: 0.1}\n", "alpha: expected a number, a list"),
+    ],
+)
+def test_configuration_files(capsys: pytest.CaptureFixture[str], text: str, words: str) -> None:
+    Path("mine.yaml").write_text(text)
+    code, sentence = refused(capsys, "--config", "mine.yaml")
+    assert code == ARGUMENT
+    assert words in sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--benchmark permuted-mnist --data-dir empty", "--data-dir"),
+        ("--benchmark split-cifar --data-dir empty", "--data-dir"),
+        ("--tasks 200", "tasks: expected 1 to 127, got 200"),
+        ("--window 128", "window: it is for radio signals only"),
+        ("--dropout 0.1,0.2", "dropout: expected a number from 0 to below 1"),
+        # Tasks 1 to 3 would fit; nothing is trained before task 4 is found not to.
+        ("--alpha 0.3", "task 4: alpha asks for"),
+        ("--alpha 0.5,0.3 --pattern column", "task 3: alpha asks for"),
+        ("--reserve 0.5", "beside the reserve of 0.5"),
+        ("--alpha {'1.weight':0.1}", "alpha: expected a share for layer 4.weight"),
+        ("--device abacus", "device: expected cpu, cuda or cuda:N, got abacus"),
+        ("--device cuda:99", "device: got cuda:99, but torch finds"),
+        ("--output used", "output: used is not empty"),
+        ("--output used/file", "output: used/file is a file"),
+        ("--output used/file/below --tasks 1", "used/file/below"),
+        ("--resume --output nowhere", "nowhere holds no run to go on with"),
+        ("--resume --output used", "used holds no run to go on with"),
+    ],
+)
+def test_runs(capsys: pytest.CaptureFixture[str], arguments: str, words: str) -> None:
+    Path("empty").mkdir()
+    Path("used").mkdir()
+    Path("used/file").write_text("mine")
+    code, sentence = refused(capsys, *arguments.split(), *("" if "--output" in arguments else ("--output", "new")))
+    assert code == RUN
+    assert words in sentence
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "--device", "cuda") == (
+        RUN,
+        "lps.train: device: got cuda, but torch finds 0 CUDA devices; use cpu\n",
+    )
+
+
+def test_what_was_trained_cannot_be_changed_by_resuming(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("--tasks", "1", "--epochs", "0,1,0", "--threads", str(torch.get_num_threads()))
+    assert train.main([*small, "--output", "run"]) == 0
+    capsys.readouterr()
+    for changes, words in (
+        (("--alpha", "0.1"), "alpha: task 1 was learnt with 0.2, got 0.1"),
+        (("--pattern", "column"), "pattern: it is irregular in this run, got column"),
+        (("--lr", "0.1"), "lr: it is 0.001 in this run, got 0.1"),
+        (("--tasks", "9"), "task 6: alpha asks for"),
+    ):
+        code, sentence = refused(capsys, "--resume", "--output", "run", *changes)
+        assert code == RUN
+        assert words in sentence
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"accuracy": [], "tasks": []}'])
+def test_a_run_whose_records_are_damaged_is_not_resumed(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    assert train.main(["--tasks", "1", "--epochs", "0,1,0", "--output", "run"]) == 0
+    capsys.readouterr()
+    Path("run/results.json").write_text(text)
+    code, sentence = refused(capsys, "--resume", "--output", "run")
+    assert code == RUN
+    assert "run/results.json: " in sentence
+
+
+def test_in_a_process_of_its_own() -> None:
+    """As above, but with the exit code that a shell sees."""
+    done = run(Path.cwd(), "lps.train", "--alpha", "0.3")
+    assert (done.returncode, done.stdout) == (RUN, "")
+    assert done.stderr.startswith("lps.train: task 4: ")
+    assert done.stderr.count("\n") == 1
+    assert not contents()
+
+
+def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["lps", "trian"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == ARGUMENT
+    assert "train" in capsys.readouterr().err
