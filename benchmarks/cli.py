@@ -1,4 +1,4 @@
-"""The command line: ``table`` and ``figures``."""
+"""The command line: ``table``, ``figures`` and ``picture``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from benchmarks.cases import why_not_native
 from benchmarks.figures import GROUPS, UnmeasurableError, print_figures
+from benchmarks.learning_curves import write_run
 from benchmarks.shapes import NETWORKS
 from benchmarks.table import load, print_table, save
 from benchmarks.timing import use_two_threads
@@ -29,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns 0, 1 where a check or a bound failed, 2 where the input was refused."""
     options = _parser().parse_args(arguments)
     try:
-        return _table(options) if options.command == "table" else _figures(options)
+        return {"table": _table, "figures": _figures, "picture": _picture}[options.command](options)
     except (UnmeasurableError, ValueError) as error:
         print(f"benchmarks {options.command}: {error}", file=sys.stderr)
         return REFUSED
@@ -41,7 +42,7 @@ def _parser() -> _Parser:
         description="Time the native operators side by side with their peers, on two threads. Every operator is first "
         "checked against its reference; one that is wrong is not timed.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{table,figures}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{table,figures,picture}")
     table = commands.add_parser(
         "table",
         help="operators x networks: p50, spread, GB/s, share of the roofline, ratios to peers",
@@ -62,6 +63,13 @@ def _parser() -> _Parser:
     )
     figures.add_argument("group", choices=list(GROUPS), metavar="GROUP", help=f"one of: {', '.join(GROUPS)}")
     figures.add_argument("--picture", type=Path, metavar="FILE", help="draw the figures into this SVG file")
+    picture = commands.add_parser(
+        "picture",
+        help="the accuracies of a run of lps.train",
+        description="Draw the accuracy of every task after each later one.",
+    )
+    picture.add_argument("results", type=Path, metavar="RESULTS", help="results.json of a run")
+    picture.add_argument("picture", type=Path, metavar="FILE", help="SVG file to write")
     return parser
 
 
@@ -85,6 +93,12 @@ def _figures(options: argparse.Namespace) -> int:
         _check_writable("--picture", options.picture)
     use_two_threads()
     return 0 if print_figures(options.group, options.picture) else SHORT
+
+
+def _picture(options: argparse.Namespace) -> int:
+    _check_writable("FILE", options.picture)
+    write_run(options.results, options.picture)
+    return 0
 
 
 def _check_writable(option: str, path: Path) -> None:

@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.figures.figure import faster, within
+from benchmarks.figures.figure import Figure, faster, within
 from benchmarks.figures.picture import draw, margin
+from benchmarks.learning_curves import draw_run, write_run
 from benchmarks.shapes import CIFAR, MLP, RESNET50_1D
 from benchmarks.timing import Timing, measure
 
@@ -42,10 +43,31 @@ def test_the_picture_is_svg_with_a_bar_for_each_figure() -> None:
         within("c", Timing.of([1.0]), Timing.of([2.0]), 1.0),
     ]
     assert [margin(figure) for figure in figures] == [2.0, 2.0]
+    assert margin(Figure("tasks forgotten", 0, "", "<=", 0, "")) == 1.0
     root = ElementTree.fromstring(draw(figures, "title"))
     words = [element.text for element in root.iter() if element.tag.endswith("text")]
     assert "a < b" in words
     assert "3.00x (>= 1.5x)" in words
+
+
+def test_the_curves_of_a_run_are_svg(tmp_path: Path) -> None:
+    results = {
+        "benchmark": "a < b",
+        "accuracy": [[0.9, None], [0.9, 0.95]],
+        "average_accuracy": 0.925,
+        "forgetting": 0.0,
+        "artifact_bytes": 1e6,
+        "separate_bytes": 4e6,
+    }
+    root = ElementTree.fromstring(draw_run(results))
+    words = [element.text for element in root.iter() if element.tag.endswith("text")]
+    assert "a < b: 2 tasks, average 92.50 %" in words
+    assert {"task 1: 90.00 %", "task 2: 95.00 %"} < set(words)
+    assert sum(element.tag.endswith("polyline") for element in root.iter()) == 2
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"results.json: expected the results.json of a run, got KeyError"):
+        write_run(tmp_path / "results.json", tmp_path / "picture.svg")
+    assert not (tmp_path / "picture.svg").exists()
 
 
 def test_every_callable_is_timed_in_turns() -> None:
@@ -62,6 +84,10 @@ def test_every_callable_is_timed_in_turns() -> None:
         (["figures", "speed"], "argument GROUP: invalid choice: 'speed'"),
         (["table", "--ops", "nothing"], "argument --ops: invalid choice: 'nothing'"),
         (["table", "--compare", "absent.json"], "absent.json cannot be read: No such file or directory"),
+        (
+            ["picture", "absent.json", "picture.svg"],
+            "absent.json: expected the results.json of a run, got File",
+        ),
         (["figures", "kernels", "--picture", "absent/picture.svg"], "--picture: absent/picture.svg cannot be written"),
     ],
 )

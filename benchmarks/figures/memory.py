@@ -1,7 +1,7 @@
-"""``python -m benchmarks.figures.memory``: bytes of memory per prunable weight while a task is in its ADMM phase.
+"""``python -m benchmarks.figures.memory SIDE``: bytes of memory per prunable weight while a task is in its ADMM phase.
 
-One layer of 36 million weights and one example a batch, so that activations, the head and the libraries' own buffers
-are small beside the training state. Linux only: the kernel counts the peak.
+One large layer and one example a batch, so that activations, the head and the libraries' own buffers are small beside
+the training state. Linux only: the kernel counts the peak.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import torch
 from lps import Arrays, Lifelong, Listener, LPSConfig, Task
 from torch import nn
 
-SIDE = 6000
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -29,9 +28,10 @@ def resident(which: str) -> int:
 class Peak(Listener):
     """Watches the ADMM phase."""
 
-    def __init__(self) -> None:
-        self.phase = ""
-        self.bytes = 0
+    def start(self, task: int, name: str, steps: int) -> None:
+        """Each task counts anew; the last one remains."""
+        del task, name, steps
+        self.phase, self.bytes = "", 0
 
     def step(self, phase: str, examples: int) -> None:
         """Start counting with the first step of the phase; the rest of it has the same peak."""
@@ -43,24 +43,24 @@ class Peak(Listener):
             self.bytes = resident("VmHWM")
 
 
-def main() -> None:
-    """Print bytes per weight and the number of weights."""
-    data = Arrays(torch.rand(6, SIDE), torch.arange(6) % 2)
+def main(side: int) -> None:
+    """Print bytes per weight and the number of weights of a layer with this many rows and columns."""
+    data = Arrays(torch.rand(6, side), torch.arange(6) % 2)
     task = Task("noise", 2, train=data, test=data)
     config = LPSConfig(alpha=0.1, beta=0.9, epochs=(0, 1, 0), batch_size=1, rho_levels=2)
     small = Lifelong(nn.Linear(8, 8), features=8)
     few = Arrays(torch.rand(8, 8), torch.arange(8) % 2)
     small.learn(Task("noise", 2, train=few, test=few), config)  # the libraries allocate what they keep
     start = resident("VmRSS")
-    net = Lifelong(nn.Linear(SIDE, SIDE, bias=False), features=SIDE)
+    net = Lifelong(nn.Linear(side, side, bias=False), features=side)
     peak = Peak()
     for _ in range(2):
         net.learn(task, config, listener=peak)
-    print((peak.bytes - start) / SIDE**2, SIDE**2)
+    print((peak.bytes - start) / side**2, side**2)
 
 
 if __name__ == "__main__":
     try:
-        main()
+        main(int(sys.argv[1]))
     except OSError as error:
         sys.exit(str(error))

@@ -16,6 +16,8 @@ LONGEST = 3.0
 
 def margin(figure: Figure) -> float:
     """How many times better than its bound: 1 is the bound itself."""
+    if figure.value == figure.bound:  # also where both are 0
+        return 1.0
     return figure.value / figure.bound if figure.relation == ">=" else figure.bound / figure.value
 
 

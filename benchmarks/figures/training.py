@@ -26,6 +26,7 @@ STEP_SECONDS = 20.0  # for each of the four kinds of step
 TASKS = 10
 CLASSES = 10
 INPUTS = 784
+MEMORY_SIDE = 6000
 # Enough to give a task its weights, masks and head; what they are does not matter here.
 INSTANT = LPSConfig(alpha=0.1, beta=0.9, epochs=(0, 1, 0), batch_size=BATCH, rho_levels=1)
 
@@ -134,13 +135,18 @@ def _file_and_forgetting(net: Lifelong) -> Iterator[Figure]:
 
 
 def _memory() -> Iterator[Figure]:
-    """In a process of its own, because the system only tells the peak of a whole process."""
-    command = [sys.executable, "-m", "benchmarks.figures.memory"]
+    per_weight, weights = measure_memory(MEMORY_SIDE)
+    detail = f"peak of the ADMM phase of task 2 over the start of the process, {weights:,} weights"
+    yield Figure("training state per prunable weight", per_weight, " bytes", "<=", 31, detail)
+
+
+def measure_memory(side: int) -> tuple[float, int]:
+    """Bytes per weight and weights, from a process of its own: the system only tells the peak of a whole process."""
+    command = [sys.executable, "-m", "benchmarks.figures.memory", str(side)]
     # Without this the allocator keeps some of what is freed, and the system counts it.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if result.returncode:
         raise UnmeasurableError(f"the memory of training: {result.stderr.strip().splitlines()[-1]}")
     per_weight, weights = result.stdout.split()
-    detail = f"peak of the ADMM phase of task 2 over the start of the process, {int(weights):,} weights"
-    yield Figure("training state per prunable weight", float(per_weight), " bytes", "<=", 31, detail)
+    return float(per_weight), int(weights)

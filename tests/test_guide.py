@@ -1,0 +1,54 @@
+"""The code of the guide runs as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import lps
+import pytest
+import torch
+from torch import nn
+
+GUIDE = Path(__file__).parent.parent / "docs" / "guide.md"
+
+
+def code_blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+
+
+def my_tasks() -> list[tuple[Any, ...]]:
+    generator = torch.Generator().manual_seed(0)
+    tasks = []
+    for name in ("first", "second"):
+        centres = torch.randn(10, 784, generator=generator)
+        labels = torch.arange(200) % 10
+        x = centres[labels] + torch.randn(200, 784, generator=generator)
+        tasks.append((name, x[:150], labels[:150], x[150:], labels[150:]))
+    return tasks
+
+
+def test_twenty_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    block = code_blocks()[0]
+    assert len(block.splitlines()) <= 20
+    names: dict[str, Any] = {"my_tasks": my_tasks()}
+    exec(block, names)
+    accuracies = re.findall(r"(\w+) ([\d.]+)", capsys.readouterr().out)
+    assert [name for name, _ in accuracies] == ["first", "second"]
+    assert all(float(accuracy) > 0.5 for _, accuracy in accuracies)  # chance is 0.1
+    assert names["logits"].shape == (50, 10)
+
+
+def test_a_registered_network_is_made_by_load(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"lps": lps, "nn": nn}
+    exec(code_blocks()[1], names)
+    name, x, y, x_test, y_test = my_tasks()[0]
+    net = names["net"]
+    task = lps.Task(name, 10, train=lps.Arrays(x, y), test=lps.Arrays(x_test, y_test))
+    net.learn(task, lps.LPSConfig(epochs=(1, 1, 1)))
+    exec(code_blocks()[2], {"net": net, "task": task, "config": lps.LPSConfig(epochs=(1, 1, 1)), "torch": torch})
+    net.save(tmp_path / "model.lps")
+    loaded = lps.load(tmp_path / "model.lps")
+    assert torch.equal(loaded.eval()(x_test, task=2), net.eval()(x_test, task=2))
