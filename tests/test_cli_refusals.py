@@ -50,15 +50,19 @@ def contents() -> dict[Path, bytes | None]:
         ("--alpha 0.1,2 --tasks 1", "alpha: expected a number from 0 to 1, got 2"),
         ("--beta -0.1", "beta: expected a number from 0 to 1"),
         ("--dropout 0.1,x", "dropout: expected a number or several"),
-        ("--batch-size 0", "batch_size: expected at least 1, got 0"),
+        ("--batch-size 0", "batch_size: expected 1 to 2147483647, got 0"),
         ("--batch-size many", "batch_size: expected a whole number, got many"),
         ("--lr 0", "lr: expected a number above 0"),
         ("--lr .inf", "lr: expected a number above 0"),
         ("--seed 1.5", "seed: expected a whole number, got 1.5"),
         ("--tasks 0", "tasks: expected at least 1, got 0"),
-        ("--threads 0", "threads: expected at least 1, got 0"),
+        ("--threads 0", "threads: expected 1 to 4096, got 0"),
         ("--pattern diagonal", "pattern: expected one of irregular, column, filter, channel, got diagonal"),
         ("--schedule up", "schedule: expected one of constant, linear, cosine, got up"),
+        ("--seed 18446744073709551616", "seed: expected 0 to 2^63 - 1"),
+        ("--threads 1000000000000", "threads: expected 1 to 4096"),
+        ("--batch-size 1000000000000000", "batch_size: expected 1 to 2147483647"),
+        ("--rho-levels 2000", "rho_levels: expected 1 to 12"),
         ("--nope", "unrecognized arguments: --nope"),
         ("--alpha", "--alpha: expected one argument"),
         ("--config none.yaml", "none.yaml"),
@@ -88,6 +92,20 @@ def test_configuration_files(capsys: pytest.CaptureFixture[str], text: str, word
     code, sentence = refused(capsys, "--config", "mine.yaml")
     assert code == ARGUMENT
     assert words in sentence
+
+
+def test_a_configuration_file_that_is_no_text(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.yaml").write_bytes(b"seed: \xff\xfe")
+    code, sentence = refused(capsys, "--config", "mine.yaml")
+    assert code == ARGUMENT
+    assert "--config: expected a text file in UTF-8" in sentence
+
+
+def test_a_folder_of_runs_that_leads_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("runs").symlink_to("an unmounted disk")
+    code, sentence = refused(capsys)
+    assert code == RUN
+    assert "runs" in sentence
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_mnist_checks_labels(tmp_path: Path) -> None:
 def test_npz(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez_compressed(path, iq=np.ones((4, 2, 8), np.uint8), offsets=np.arange(3), more=np.array(["x"], object))
-    arrays = read_npz(path, {"iq": (4, 2, None), "offsets": (3,)})
+    arrays = read_npz(path, {"iq": (4, 2, None), "offsets": (3,)}, offsets=np.int64)
     assert arrays["iq"].shape == (4, 2, 8)
     shapes: list[tuple[dict[str, tuple[int | None, ...]], str]] = [
         ({"iq": (4, 3, None)}, "shape of iq: expected [4, 3, any], got [4, 2, 8]"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from lps.data import cifar, mnist, stream
 from lps.data.download import fetch
+from lps.data.rf import read_captures
 
 from tests.test_data_streams import first, sizes
 from tests.test_download import serve
@@ -72,3 +73,12 @@ def test_the_published_sums_are_those_of_the_real_files(tmp_path: Path) -> None:
     for url in serve(folder):
         assert len(fetch("mnist", tmp_path, base_url=url)) == 4
     assert (tmp_path / "train-images-idx3-ubyte.gz").stat().st_size == 9_912_422
+
+
+def test_real_captures() -> None:
+    path = real() / "rf-5g-pluto3" / "captures.npz"
+    if not path.exists():
+        pytest.skip("LPS_DATA_DIR has no rf-5g-pluto3")
+    signals, transmitters = read_captures(path)
+    assert signals.shape == (8, 2, 20000)
+    assert transmitters.tolist() == [1, 1, 1, 2, 2, 2, 3, 3]

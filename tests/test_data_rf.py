@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lps.data import stream
+from lps.data import rf, stream
 from lps.data.rf import UnitPower
-from lps.errors import ConfigError
+from lps.errors import ConfigError, DataError
 
 from tests.test_data_streams import arrays, check_labels, first, sizes
 
@@ -50,3 +50,16 @@ def test_split_rf(tmp_path: Path) -> None:
     assert first(again[0]).shape == (8, 2, 32)
     with pytest.raises(ConfigError, match="at most the 32 samples that there are, got 33"):
         stream("split-rf", data_dir=tmp_path, window=33)
+
+
+def test_captures_of_individual_transmitters(tmp_path: Path) -> None:
+    path = tmp_path / "captures.npz"
+    signals = np.arange(2 * 5 * 2, dtype=np.int16).reshape(2, 5, 2)
+    np.savez(path, iq=signals, transmitter=np.array([1, 3], np.uint8))
+    read, transmitters = rf.read_captures(path)
+    assert read.shape == (2, 2, 5)
+    assert read[1, 0].tolist() == [10, 12, 14, 16, 18]
+    assert transmitters.tolist() == [1, 3]
+    np.savez(path, iq=signals, transmitter=np.array([1], np.uint8))
+    with pytest.raises(DataError, match=r"captures.npz: length of transmitter: expected 2, one a capture, got 1"):
+        rf.read_captures(path)

@@ -215,3 +215,37 @@ def test_channels_last_weights_can_be_switched() -> None:
     for a, b in zip(answers(net, tasks), expected, strict=True):
         torch.testing.assert_close(a, b)
     net.learn(toy_task(3, (3, 8, 8)), QUICK)
+
+
+def test_a_loaded_state_dict_is_not_taken_for_the_active_task() -> None:
+    net, tasks = toy_net(), [toy_task(1), toy_task(2)]
+    for task in tasks:
+        net.learn(task, QUICK)
+    expected = answers(net, tasks)
+    net(inputs_of(tasks[0]), task=1)
+    state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    net(inputs_of(tasks[1]), task=2)
+    net.load_state_dict(state)
+    assert torch.equal(net(inputs_of(tasks[1]), task=2), expected[1])
+
+
+def test_an_interrupted_switch_is_not_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, tasks = toy_net(), [toy_task(1), toy_task(2)]
+    for task in tasks:
+        net.learn(task, QUICK)
+    expected = answers(net, tasks)
+    second = list(net.prunable())[1][0]
+    with monkeypatch.context() as patch:
+        patch.setattr(second, "compose", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            net(inputs_of(tasks[0]), task=1)
+    assert torch.equal(net(inputs_of(tasks[1]), task=2), expected[1])
+
+
+def test_accuracy_leaves_the_mode_of_every_module() -> None:
+    net, task = toy_net(), toy_task(1)
+    net.learn(task, QUICK)
+    net.backbone.get_submodule("3").eval()  # a user's choice
+    modes = {name: module.training for name, module in net.named_modules()}
+    net.accuracy(1, task.test)
+    assert modes == {name: module.training for name, module in net.named_modules()}

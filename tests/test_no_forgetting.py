@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
-from lps import Lifelong, Task
+from lps import Lifelong, Task, load
 from torch import Tensor, nn
 
 from tests.toy import QUICK, answers, toy_convnet, toy_mlp, toy_task
@@ -27,7 +28,7 @@ def same_bits(first: list[Tensor], second: list[Tensor]) -> bool:
 @pytest.mark.parametrize(("pattern", "sharing"), MODES)
 @pytest.mark.parametrize(("backbone", "shape"), [(toy_mlp, (12,)), (toy_convnet, (3, 8, 8))], ids=["mlp", "convnet"])
 def test_logits_of_all_earlier_tasks_stay_bit_identical(
-    backbone: Callable[[], nn.Module], shape: tuple[int, ...], pattern: str, sharing: str
+    backbone: Callable[[], nn.Module], shape: tuple[int, ...], pattern: str, sharing: str, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
     net = Lifelong(backbone(), features=16, pattern=pattern, sharing=sharing)
@@ -40,6 +41,9 @@ def test_logits_of_all_earlier_tasks_stay_bit_identical(
         now = answers(net, tasks)
         assert same_bits(now[:-1], learnt), f"after task {number}"
         learnt.append(now[-1])
+        net.save(tmp_path / "model.lps")
+        loaded = load(tmp_path / "model.lps", backbone())
+        assert same_bits(answers(loaded, tasks), learnt), f"from the file after task {number}"
         assert [net.digest(t) for t in range(1, number + 1)] == [task.digest for task in net.learnt]
 
 
@@ -74,7 +78,8 @@ def test_a_flipped_bit_of_a_frozen_statistic_changes_every_digest() -> None:
     assert all(net.digest(number) != net.learnt[number - 1].digest for number in (1, 2))
 
 
-def test_a_module_that_changes_its_own_buffer_is_put_back() -> None:
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_module_that_changes_its_own_buffer_is_put_back(in_place: bool) -> None:
     class Counter(nn.Module):
         total: Tensor
 
@@ -83,8 +88,10 @@ def test_a_module_that_changes_its_own_buffer_is_put_back() -> None:
             self.register_buffer("total", torch.zeros(()))
 
         def forward(self, x: Tensor) -> Tensor:
-            if self.training:
+            if self.training and in_place:
                 self.total += 1
+            elif self.training:
+                self.total = self.total + 1
             return x + 0.001 * self.total
 
     net = Lifelong(nn.Sequential(nn.Linear(12, 16), Counter(), nn.ReLU()), features=16)
@@ -93,3 +100,4 @@ def test_a_module_that_changes_its_own_buffer_is_put_back() -> None:
     before = answers(net, tasks[:1])
     net.learn(tasks[1], QUICK)
     assert same_bits(answers(net, tasks)[:1], before)
+    assert net.digest(1) == net.learnt[0].digest

@@ -136,6 +136,24 @@ def test_shares_per_layer() -> None:
         net.learn(toy_task(2), replace(QUICK, alpha={"0.*": 0.5}))
 
 
+def test_a_pattern_without_a_layer_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"alpha: expected patterns of layers \(0.weight, 4.weight\), got fc\*"):
+        toy_net().learn(toy_task(1), replace(QUICK, alpha={"fc*": 0.9, "*": 0.1}))
+
+
+def test_masks_need_admm() -> None:
+    net = toy_net()
+    net.learn(toy_task(1), replace(QUICK, epochs=(1, 0, 1)))
+    with pytest.raises(ConfigError, match=r"masks are learnt by ADMM, which has 0 epochs: expected 0 or 1, got 0.8"):
+        net.learn(toy_task(2), replace(QUICK, epochs=(1, 0, 1)))
+    net.learn(toy_task(2), replace(QUICK, epochs=(1, 0, 1), beta=1))
+
+
+def test_half_precision_weights_are_refused_before_training() -> None:
+    with pytest.raises(ConfigError, match=r"0.weight: expected float32 or float64, got torch.float16"):
+        toy_net().half().learn(toy_task(1), QUICK)
+
+
 def test_the_pattern_may_change_between_tasks() -> None:
     net, tasks = toy_net(pattern="column"), [toy_task(1), toy_task(2), toy_task(3)]
     net.learn(tasks[0], QUICK)
@@ -160,13 +178,13 @@ def test_the_pattern_may_change_between_tasks() -> None:
         ({"reserve": True}, "reserve: expected a number from 0 to 1, got True"),
         ({"epochs": (1, 2)}, r"epochs: expected three counts of at least 0, got \(1, 2\)"),
         ({"epochs": (0, 0, 0)}, "epochs: expected at least one epoch in all"),
-        ({"batch_size": 0}, "batch_size: expected at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size: expected 1 to 2147483647, got 0"),
         ({"lr": 0.0}, "lr: expected a number above 0, got 0"),
         ({"lr": float("nan")}, "lr: expected a number above 0, got nan"),
         ({"schedule": "steps"}, "schedule: expected one of constant, linear, cosine, got steps"),
-        ({"rho": -1.0}, "rho: expected a number of at least 0, got -1"),
-        ({"rho_levels": 0}, "rho_levels: expected at least 1, got 0"),
-        ({"seed": -1}, "seed: expected at least 0, got -1"),
+        ({"rho": -1.0}, "rho: expected a number from 0 to 1e6, got -1"),
+        ({"rho_levels": 0}, "rho_levels: expected 1 to 12, got 0"),
+        ({"seed": -1}, r"seed: expected 0 to 2\^63 - 1, got -1"),
     ],
 )
 def test_settings_that_cannot_be_used(changes: dict[str, object], message: str) -> None:

@@ -284,7 +284,7 @@ def test_paths_that_cannot_be_written(net: Lifelong, tmp_path: Path) -> None:
     ):
         with pytest.raises(LPSError) as refusal:
             net.save(path)
-        assert str(refusal.value) == f"save: {path}: could not be written: {reason}"
+        assert str(refusal.value) == f"{path}: could not be written: {reason}"
     assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["directory", "file"]
 
 

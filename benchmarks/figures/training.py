@@ -147,6 +147,7 @@ def measure_memory(side: int) -> tuple[float, int]:
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if result.returncode:
-        raise UnmeasurableError(f"the memory of training: {result.stderr.strip().splitlines()[-1]}")
+        reason = result.stderr.strip().splitlines()[-1:] or [f"the process ended with {result.returncode}"]
+        raise UnmeasurableError(f"the memory of training: {reason[0]}")
     per_weight, weights = result.stdout.split()
     return float(per_weight), int(weights)

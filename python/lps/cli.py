@@ -7,12 +7,13 @@ import importlib
 import re
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jsonargparse
 import torch
 
 from lps.errors import ConfigError, LPSError
+from lps.settings import check_threads
 
 COMMANDS = {
     "train": "learn a benchmark's tasks one after another into one file",
@@ -33,6 +34,13 @@ class Parser(jsonargparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=argparse.HelpFormatter,
         )
+
+    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
+        """As always, but a file that is no text is bad input too."""
+        try:
+            return super().parse_args(*args, **kwargs)
+        except UnicodeDecodeError as error:
+            self.error(f"--config: expected a text file in UTF-8, got {error.reason} at byte {error.start}")
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the message on one line, in our words, and exit with 2."""
@@ -67,8 +75,7 @@ def use_device(name: str, threads: int | None) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device: got {name}, but torch finds {torch.cuda.device_count()} CUDA devices; use cpu")
     if threads is not None:
-        if threads < 1:
-            raise ConfigError(f"threads: expected at least 1, got {threads}")
+        check_threads(threads)
         torch.set_num_threads(threads)
     return device
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -47,12 +47,19 @@ class LPSConfig:
         _check_share("reserve", self.reserve)
         _expect(len(self.epochs) == 3 and min(self.epochs) >= 0, "epochs", "three counts of at least 0", self.epochs)
         _expect(sum(self.epochs) > 0, "epochs", "at least one epoch in all", self.epochs)
-        _expect(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
+        _expect(1 <= self.batch_size < 2**31, "batch_size", "1 to 2147483647", self.batch_size)
         _expect(0 < self.lr < float("inf"), "lr", "a number above 0", self.lr)
         _expect(self.schedule in SCHEDULES, "schedule", f"one of {', '.join(SCHEDULES)}", self.schedule)
-        _expect(0 <= self.rho < float("inf"), "rho", "a number of at least 0", self.rho)
-        _expect(self.rho_levels >= 1, "rho_levels", "at least 1", self.rho_levels)
-        _expect(self.seed >= 0, "seed", "at least 0", self.seed)
+        _expect(0 <= self.rho <= 1e6, "rho", "a number from 0 to 1e6", self.rho)
+        _expect(1 <= self.rho_levels <= 12, "rho_levels", "1 to 12", self.rho_levels)
+        _expect(0 <= self.seed < 2**63, "seed", "0 to 2^63 - 1", self.seed)
+
+
+def check_patterns(name: str, share: object, layers: Sequence[str]) -> None:
+    """Refuse a pattern of a mapping that matches no layer: a slip of the pen would go unnoticed."""
+    for pattern in share if isinstance(share, Mapping) else ():
+        if not any(fnmatchcase(layer, pattern) for layer in layers):
+            raise ConfigError(f"{name}: expected patterns of layers ({', '.join(layers)}), got {pattern}")
 
 
 def share_of(name: str, share: Share, layer: str) -> float:

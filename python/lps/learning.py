@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from math import isfinite, sqrt
 from time import perf_counter
@@ -20,7 +20,7 @@ from lps.partition import Partition, is_free, is_kept, parts
 from lps.plan import LayerPlan, plan_task
 from lps.schedule import learning_rate, penalties
 from lps.steppers import ComposedStepper, FusedStepper, OptimizerFactory, Stepper, Weight
-from lps.task import Arrays, Learnt, Task, batches
+from lps.task import Arrays, Learnt, Task, batches, steps_per_epoch
 from lps_kernels import admm_update_
 
 if TYPE_CHECKING:
@@ -86,18 +86,24 @@ def learn_task(
     net: Lifelong, task: Task, config: LPSConfig, optimizer: OptimizerFactory | None, listener: Listener
 ) -> TaskReport:
     """Learn one more task, or leave the network as it was."""
+    if net._learning:
+        raise ConfigError(f"Lifelong: learn: task {net._active} is being learnt; wait until it is done")
     plans = plan_task(net, config)
     _check_examples(task)
     number = len(net.learnt) + 1
-    was_training = net.training
-    devices = {parameter.device for parameter in net.parameters() if parameter.device.type == "cuda"}
-    with torch.random.fork_rng(sorted({device.index for device in devices})), _undo_on_failure(net):
+    with _all_generators_kept(), net.keep_modes(), _undo_on_failure(net):
         # A seed of its own for each task: a run that is resumed goes on as if it had not stopped.
         torch.manual_seed(int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0]))
-        learner = Learner(net, task, config, plans, optimizer, listener)
-        report = learner.run()
-    net.train(was_training)
+        report = Learner(net, task, config, plans, optimizer, listener).run()
+    net.activate(number)
     return report
+
+
+def _all_generators_kept() -> AbstractContextManager[None]:
+    """Seeding touches the generators of all devices."""
+    devices = range(torch.cuda.device_count())
+    kept: AbstractContextManager[None] = torch.random.fork_rng(devices)
+    return kept
 
 
 def _check_examples(task: Task) -> None:
@@ -120,38 +126,56 @@ def _check_labels(task: Task, name: str, labels: Tensor) -> None:
         )
 
 
+class _Common:
+    """The tensors that no task owns, as they are now."""
+
+    def __init__(self, net: Lifelong) -> None:
+        self.backbone = net.backbone
+        self.tensors = [(name, tensor, tensor.detach().clone()) for name, tensor in net.common_tensors()]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put values back, and buffers that a module replaced by others."""
+        for name, tensor, values in self.tensors:
+            tensor.copy_(values)
+            module, _, attribute = name.rpartition(".")
+            if not isinstance(tensor, nn.Parameter):
+                self.backbone.get_submodule(module)._buffers[attribute] = tensor
+
+
 @contextmanager
 def _undo_on_failure(net: Lifelong) -> Iterator[None]:
     """Whatever happens while a task is learnt, the tasks before it stay as they were."""
-    common = [(tensor, tensor.detach().clone(), tensor.requires_grad) for _, tensor in net.common_tensors()]
-    first = not net.learnt
-    if first:
-        # Before task 1 is committed nothing reads w_bar: it keeps the backbone's own weights for the way back.
+    learnt, active = len(net.learnt), net._active
+    common = _Common(net)
+    trainable = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
+    if not learnt:
+        # Before task 1 is committed nothing needs w_bar: it keeps the backbone's own weights for the way back.
         for partition, weight in net.prunable():
             partition.w_bar.copy_(weight.detach())
-    active = net._active
+    states = [partition.state() for partition, _ in net.prunable()]
     net._learning = True
     try:
         yield
     except BaseException:
-        with torch.no_grad():
-            for tensor, before, trainable in common:
-                tensor.copy_(before)
-                tensor.requires_grad_(trainable)
-            for partition, weight in net.prunable():
-                partition.drop_kept()
-                weight.requires_grad_(first)
-                weight.grad = None
-                if first:
-                    weight.copy_(partition.w_bar)
+        if len(net.learnt) == learnt:  # else it was interrupted after all was done
+            common.restore()
+            for (partition, weight), state in zip(net.prunable(), states, strict=True):
+                partition.go_back(state)
+                if not learnt:
+                    weight.data.copy_(partition.w_bar)
                     partition.w_bar.zero_()
-        del net.heads[len(net.learnt) :]
-        net._learning = False
-        net._active = 0
-        if active:
-            net.activate(active)
+            del net.heads[learnt:]
+            for parameter, required in trainable:
+                parameter.requires_grad_(required)
+                parameter.grad = None
+            net._active = 0
+            net._learning = False
+            if active:
+                net.activate(active)
         raise
-    net._learning = False
+    finally:
+        net._learning = False
 
 
 class Learner:
@@ -171,15 +195,15 @@ class Learner:
         self.report = TaskReport(self.number, task.name)
         self.device = next(net.parameters()).device
         self.shuffle = torch.Generator().manual_seed(torch.initial_seed())
-        self.steps_per_epoch = -(-len(task.train) // config.batch_size)  # type: ignore[arg-type]
+        self.steps_per_epoch = steps_per_epoch(len(task.train), config.batch_size)  # type: ignore[arg-type]
         self.start = perf_counter()
         self.total_steps = 0
-        self.rho = 0.0
+        self.rho = self.lr = 0.0
         net._active = self.number
         others = self._make_trainable()
         self.weights = [self._begin(*layer, plan) for layer, plan in zip(net.prunable(), plans, strict=True)]
-        # Normalisation layers are kept from updating theirs; a module of the user's might still do so.
-        self.frozen_buffers = [(b, b.clone()) for b in net.backbone.buffers()] if net.learnt else []
+        # Normalisation layers are kept from updating their statistics; a module of the user's might still do so.
+        self.frozen = _Common(net) if net.learnt else None
         self.stepper: Stepper = (
             FusedStepper(self.weights, others, config.lr)
             if optimizer is None
@@ -190,6 +214,8 @@ class Learner:
         """Add the head; returns the parameters that are trained beside the prunable weights."""
         head = nn.Linear(self.net.features, self.task.classes).to(self.device, next(self.net.prunable())[1].dtype)
         self.net.heads.append(head)
+        for parameter in self.net.parameters():
+            parameter.grad = None  # of a user's own backward pass
         for partition, weight in self.net.prunable():
             weight.requires_grad_(True)
             for tensor in (weight, partition.owner, partition.w_bar):
@@ -207,13 +233,16 @@ class Learner:
 
     def run(self) -> TaskReport:
         """All three phases, then the commit."""
-        self.listener.start(self.number, self.task.name, sum(self.config.epochs) * self.steps_per_epoch)
         try:
+            self.listener.start(self.number, self.task.name, sum(self.config.epochs) * self.steps_per_epoch)
             for phase, epochs in zip(PHASES, self.config.epochs, strict=True):
                 begin = perf_counter()
                 self.begin_phase(phase)
                 self._train(phase, epochs)
                 self.report.seconds[phase] = perf_counter() - begin
+            if self.frozen is not None:
+                self.frozen.restore()
+            self.report.accuracy = self._validate()
         finally:
             self.stepper.close()
         self._commit()
@@ -223,16 +252,16 @@ class Learner:
         """Prepare what the phase needs and say which coordinates it moves."""
         self.rho = 0.0
         if phase == "warm-up":
-            self.stepper.start_phase("free")
+            moves = ["free"] * len(self.plans)
         elif phase == "admm":
             for weight in self.weights:
                 weight.centre = torch.empty_like(weight.v)
             # Masks that must be all 0 or all 1 are fixed from the start.
-            learns_masks = self.number > 1 and any(0 < plan.beta < 1 for plan in self.plans)
-            self.stepper.start_phase("all" if learns_masks else "free")
+            moves = ["all" if self.number > 1 and 0 < plan.beta < 1 else "free" for plan in self.plans]
         else:
             self._prune()
-            self.stepper.start_phase("kept")
+            moves = ["kept"] * len(self.plans)
+        self.stepper.start_phase(moves)
 
     def _train(self, phase: str, epochs: int) -> None:
         """The epochs of a phase; in ADMM with projections in between."""
@@ -248,8 +277,8 @@ class Learner:
                     self.project(epoch, fresh=fresh)
                 if not isinstance(self.task.train, Arrays):
                     _check_labels(self.task, "train", labels)
-                lr_factor = learning_rate(config.schedule, step / steps)
-                losses += self.step(inputs, labels, lr_factor) * len(labels)
+                loss = self.step(inputs, labels, learning_rate(config.schedule, step / steps))
+                losses += loss * len(labels)
                 seen += len(labels)
                 step += 1
                 self.total_steps += 1
@@ -258,14 +287,14 @@ class Learner:
                 self.listener.step(phase, len(labels))
             self._check_loss(losses, phase, epoch)
             rate = seen / (perf_counter() - epoch_begin)
-            row = self._row(phase, "epoch", epoch, lr_factor)
+            row = self._row(phase, "epoch", epoch)
             self._log(row, loss=losses.item() / seen, accuracy=self._validate(), samples_per_second=rate)
 
     def step(self, inputs: Tensor, labels: Tensor, lr_factor: float) -> Tensor:
         """One step on one batch; returns its loss."""
-        loss = cross_entropy(self._logits(inputs), labels.to(self.device))
+        loss = cross_entropy(self._logits(inputs), labels.to(self.device, torch.long))
         loss.backward()  # type: ignore[no-untyped-call]
-        self.stepper.step(lr_factor, self.rho)
+        self.lr = self.stepper.step(lr_factor, self.rho)
         return loss.detach()
 
     def _logits(self, inputs: Tensor) -> Tensor:
@@ -281,10 +310,13 @@ class Learner:
 
     def _check_loss(self, losses: Tensor, phase: str, epoch: int) -> None:
         if not isfinite(losses.item()):
-            raise DivergedError(
-                f"task {self.number}: the loss became {losses.item()} in phase {phase}, epoch {epoch}; the task is "
-                f"dropped and earlier ones are as they were; try a smaller lr (now {self.config.lr:g}) or rho"
-            )
+            raise DivergedError(self._diverged(f"the loss became {losses.item()}", phase, epoch))
+
+    def _diverged(self, what: str, phase: str, epoch: int) -> str:
+        return (
+            f"task {self.number}: {what} in phase {phase}, epoch {epoch}; the task is dropped and earlier ones are as "
+            f"they were; try a smaller learning rate (now {self.lr:g}) or rho"
+        )
 
     def _validate(self) -> float:
         torch.clear_autocast_cache()
@@ -294,7 +326,7 @@ class Learner:
     @torch.no_grad()
     def project(self, epoch: int, *, fresh: bool) -> None:
         """One ADMM update of targets and duals, with its residuals."""
-        old = [torch.zeros_like(weight.v) if fresh else _targets(weight) for weight in self.weights]
+        old = [weight.v if fresh else _targets(weight) for weight in self.weights]  # a fresh level has no old target
         self._update(fresh)
         primal = dual = 0.0
         for weight, before in zip(self.weights, old, strict=True):
@@ -334,28 +366,30 @@ class Learner:
         self._log(row, accuracy=self.report.accuracy_after_projection, density=self._density())
 
     def _commit(self) -> None:
-        """Make what was learnt permanent."""
+        """Make what was learnt permanent; the last line is the one that counts."""
+        self._check_weights()
         with torch.no_grad():
-            for buffer, before in self.frozen_buffers:
-                buffer.copy_(before)
             for weight, plan in zip(self.weights, self.plans, strict=True):
                 weight.partition.commit(weight.v)
                 weight.partition.spent = plan.spent
-        for parameter in (*self.net.backbone.parameters(), *self.net.heads.parameters()):
+        for parameter in self.net.parameters():
             parameter.requires_grad_(False)
             parameter.grad = None
-        self.net._learning = False
         self.net._active = 0
-        digest = self.net.digest(self.number)
-        self.net.learnt.append(Learnt(self.task.name, self.task.classes, digest))
-        self.net.activate(self.number)
-        self.report.accuracy = self._validate()
+        self.net.learnt.append(Learnt(self.task.name, self.task.classes, self.net.digest(self.number)))
+
+    def _check_weights(self) -> None:
+        """The loss tells of a step only after it was taken: look at what the last one left."""
+        tensors = [*(weight.v for weight in self.weights), *self.net.heads[-1].parameters()]
+        tensors += [tensor for _, tensor in self.net.common_tensors() if tensor.is_floating_point()]
+        if not all(part.isfinite().all() for tensor in tensors for (part,) in parts(tensor.detach().contiguous())):
+            raise DivergedError(self._diverged("a weight became infinite or NaN", "final", self.config.epochs[2]))
 
     def _density(self) -> float:
         kept = sum(int(is_kept(owner).sum()) for weight in self.weights for (owner,) in parts(weight.partition.owner))
         return kept / sum(weight.v.numel() for weight in self.weights)
 
-    def _row(self, phase: str, event: str, epoch: int, lr_factor: float = 1.0) -> dict[str, object]:
+    def _row(self, phase: str, event: str, epoch: int) -> dict[str, object]:
         return {
             "task": self.number,
             "phase": phase,
@@ -363,7 +397,7 @@ class Learner:
             "epoch": epoch,
             "step": self.total_steps,
             "seconds": perf_counter() - self.start,
-            "lr": self.config.lr * lr_factor,
+            "lr": self.lr,
             "rho": self.rho,
         }
 

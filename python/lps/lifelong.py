@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,14 @@ class Lifelong(nn.Module):
         """Write the weights of a task into the backbone, unless it holds them already."""
         if not self.heads:
             raise ConfigError("Lifelong: task: expected at least one learnt task, got none; call learn first")
-        if task is None or task == self._active:
+        if task is None:
+            task = self._active or len(self.learnt)
+        if task == self._active:
             return
         if self._learning:
             raise ConfigError(f"Lifelong: task: expected {self._active}, which is being learnt, got {task}")
         self.check_task(task)
+        self._active = 0  # until all layers are written
         with torch.no_grad():
             for partition, weight in self.prunable():
                 partition.compose(task, out=weight)
@@ -116,11 +120,31 @@ class Lifelong(nn.Module):
     def train(self, mode: bool = True) -> Lifelong:
         """As for any module, but statistics of normalisation layers stay as task 1 left them."""
         super().train(mode)
+        self._rest_norms()
+        return self
+
+    def _rest_norms(self) -> None:
         if self.learnt:
             for module in self.backbone.modules():
                 if isinstance(module, _NormBase):
                     module.eval()
-        return self
+
+    @contextmanager
+    def keep_modes(self) -> Iterator[None]:
+        """Give every submodule the mode back that it has now, except norms that were frozen meanwhile."""
+        modes = [(module, module.training) for module in self.modules()]
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+            self.heads.train(self.training)
+            self._rest_norms()
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As for any module; the weights that the backbone then holds belong to no known task."""
+        self._active = 0
+        return super().load_state_dict(*args, **kwargs)
 
     def learn(
         self,
@@ -140,15 +164,14 @@ class Lifelong(nn.Module):
     @torch.no_grad()
     def accuracy(self, task: int, examples: Dataset[Batch], batch_size: int = 1000) -> float:
         """Share of examples that the task classifies rightly, in eval mode."""
-        was_training = self.training
-        self.eval()
         device = next(self.parameters()).device
         right = total = 0
-        for inputs, labels in batches(examples, batch_size):
-            logits = self(inputs.to(device), task=task)
-            right += int((logits.argmax(1) == labels.to(device)).sum())
-            total += len(labels)
-        self.train(was_training)
+        with self.keep_modes():
+            self.eval()
+            for inputs, labels in batches(examples, batch_size):
+                logits = self(inputs.to(device), task=task)
+                right += int((logits.argmax(1) == labels.to(device)).sum())
+                total += len(labels)
         return right / total if total else float("nan")
 
     def digest(self, task: int) -> str:

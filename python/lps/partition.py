@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,15 @@ def is_free(owner: Tensor) -> Tensor:
 def is_kept(owner: Tensor) -> Tensor:
     """True where the latest projection keeps the weight."""
     return owner >= KEPT_BIT
+
+
+class PartitionState(NamedTuple):
+    """A partition before a task: references, not copies."""
+
+    w_bar: Tensor
+    owner: Tensor
+    tasks: int
+    spent: float
 
 
 class Partition(nn.Module):
@@ -88,7 +98,7 @@ class Partition(nn.Module):
 
     def compose(self, task: int, out: Tensor) -> None:
         """Write the weight that the task runs with, Eq. (4), into ``out``."""
-        own = torch.where(self.owner == task, self.w_bar, 0)
+        own = torch.where((self.owner & TASK_BITS) == task, self.w_bar, 0)
         if out.is_contiguous():
             compose(own, self.mask(task), self.w_bar, out=out)
         else:  # a user's channels-last weight
@@ -100,16 +110,29 @@ class Partition(nn.Module):
         return torch.empty_like(self.w_bar).uniform_(-bound, bound)
 
     def commit(self, v: Tensor) -> None:
-        """Give the next task the free coordinates that are kept, with their values, and the mask of owned ones."""
+        """Give the next task the free coordinates that are kept, with their values, and the mask of owned ones.
+
+        The new tensors take the place of the old ones, which stay as they were: :meth:`go_back` needs them.
+        """
         mask = pack_bits(is_kept(self.owner) & ~self.free())
-        for value, w_bar, owner in parts(v, self.w_bar, self.owner):
+        new_w_bar, new_owner = torch.empty_like(self.w_bar), torch.empty_like(self.owner)
+        tensors = (v, self.w_bar, self.owner, new_w_bar, new_owner)
+        for value, w_bar, owner, to_w_bar, to_owner in parts(*tensors):
             kept, free = is_kept(owner), is_free(owner)
-            w_bar.copy_(torch.where(free, torch.where(kept, value, 0), w_bar))
-            owner.copy_(torch.where(free & kept, self.tasks + 1, owner & TASK_BITS))
+            to_w_bar.copy_(torch.where(free, torch.where(kept, value, 0), w_bar))
+            to_owner.copy_(torch.where(free & kept, self.tasks + 1, owner & TASK_BITS))
+        self.w_bar, self.owner = new_w_bar, new_owner
         self.add_task(mask)
 
-    def drop_kept(self) -> None:
-        """Forget the latest projection."""
+    def state(self) -> PartitionState:
+        """What :meth:`go_back` needs; nothing is copied."""
+        return PartitionState(self.w_bar, self.owner, self.tasks, self.spent)
+
+    def go_back(self, state: PartitionState) -> None:
+        """Undo a commit, whole or half done, and forget the latest projection."""
+        for task in range(state.tasks + 1, self.tasks + 2):  # an interrupted commit may not have counted its mask
+            self._buffers.pop(f"mask{task}", None)
+        self.w_bar, self.owner, self.tasks, self.spent = state.w_bar, state.owner, state.tasks, state.spent
         self.owner.bitwise_and_(TASK_BITS)
 
     def owned_by(self, task: int) -> int:
@@ -120,6 +143,14 @@ class Partition(nn.Module):
 def count_groups(members: Tensor, view: View) -> int:
     """How many groups have a coordinate that is true."""
     return int(members.reshape(view).any(dim=2).any(dim=0).sum())
+
+
+def check_dtype(name: str, weight: Tensor) -> None:
+    """Refuse weights that the operators cannot train."""
+    if weight.dtype not in (torch.float32, torch.float64):
+        raise ConfigError(
+            f"Lifelong: {name}: expected float32 or float64, got {weight.dtype}; for fewer bits use autocast"
+        )
 
 
 def find_partitions(backbone: nn.Module, exclude: Sequence[str]) -> Iterator[Partition]:
@@ -146,8 +177,5 @@ def find_partitions(backbone: nn.Module, exclude: Sequence[str]) -> Iterator[Par
         weight = backbone.get_parameter(name)
         if is_lazy(weight):
             raise ConfigError(f"Lifelong: {name}: expected initialised weights, got a lazy layer; run one batch first")
-        if weight.dtype not in (torch.float32, torch.float64):
-            raise ConfigError(
-                f"Lifelong: {name}: expected float32 or float64, got {weight.dtype}; for fewer bits use autocast"
-            )
+        check_dtype(name, weight)
         yield Partition(name, uses, weight)

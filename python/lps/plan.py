@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import floor
 from typing import TYPE_CHECKING
 
-from lps.config import LPSConfig, share_of
-from lps.errors import CapacityError
-from lps.partition import MAX_TASKS, count_groups
+from lps.config import LPSConfig, check_patterns, share_of
+from lps.errors import CapacityError, ConfigError
+from lps.partition import MAX_TASKS, check_dtype, count_groups
 from lps_kernels import View, group_view
 
 if TYPE_CHECKING:
@@ -35,9 +35,13 @@ def plan_task(net: Lifelong, config: LPSConfig) -> list[LayerPlan]:
     if task > MAX_TASKS:
         raise CapacityError(f"task {task}: expected at most {MAX_TASKS} tasks in one network")
     net.check_modes()
+    layers = [partition.name for partition, _ in net.prunable()]
+    check_patterns("alpha", config.alpha, layers)
+    check_patterns("beta", config.beta, layers)
     plans = []
     room = []  # (free share, layer, asked, allowed, groups) of layers that are asked too much
     for partition, _ in net.prunable():
+        check_dtype(partition.name, partition.w_bar)
         view = group_view(partition.shape, net.pattern)
         sharing_view = group_view(partition.shape, net.pattern if net.sharing == "structured" else "irregular")
         free, groups = partition.free(), view[1]
@@ -50,6 +54,8 @@ def plan_task(net: Lifelong, config: LPSConfig) -> list[LayerPlan]:
         if keep_free > allowed:
             room.append((allowed / groups, partition.name, keep_free, allowed, groups))
         beta = share_of("beta", config.beta, partition.name)
+        if task > 1 and 0 < beta < 1 and config.epochs[1] == 0:
+            raise ConfigError(f"beta: masks are learnt by ADMM, which has 0 epochs: expected 0 or 1, got {beta:g}")
         keep_owned = rounded(beta * count_groups(~free, sharing_view))
         plans.append(LayerPlan(keep_free, keep_owned, view, sharing_view, beta, spent))
     if room:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, fields
 from itertools import count
@@ -20,6 +19,7 @@ import torch
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
 from lps import metrics
+from lps.atomic import write_atomically
 from lps.errors import ConfigError, FileFormatError
 from lps.learning import Row, TaskReport
 from lps.lifelong import Lifelong
@@ -58,10 +58,11 @@ class Records:
 
 def make_next(benchmark: str) -> Path:
     """Make the first ``runs/<benchmark>-<number>`` that does not exist."""
+    Path("runs").mkdir(exist_ok=True)
     for number in count(1):
         path = Path("runs") / f"{benchmark}-{number}"
         with suppress(FileExistsError):  # perhaps made by another run just now
-            path.mkdir(parents=True)
+            path.mkdir()
             break
     return path
 
@@ -80,7 +81,8 @@ def read_records(path: Path, learnt: int) -> Records:
         results = json.loads((path / RESULTS).read_text(encoding="utf-8"))
         rows = [[float(value) for value in row if value is not None] for row in results["accuracy"]][:learnt]
         tasks = [dict(task) for task in results["tasks"]][:learnt]
-        float(sum(task["seconds"] for task in tasks))
+        for task in tasks:  # what the table shows
+            float(task["seconds"]), str(task["name"])
     except FileNotFoundError:
         raise FileFormatError(
             f"{path / RESULTS}: is missing, but {MODEL} has {learnt} tasks; start another run"
@@ -122,9 +124,9 @@ class RunDirectory:
     def __init__(self, path: Path, settings: Settings, learnt: int, steps: int) -> None:
         self.path, self.settings = path, settings
         path.mkdir(parents=True, exist_ok=True)
-        _replace(path / CONFIG, settings.to_yaml())
         self._steps = steps
         self._drop_rows_after(learnt)
+        write_atomically(path / CONFIG, settings.to_yaml().encode())
         self._table = (path / METRICS).open("a", newline="", encoding="utf-8")
         # Events of a task that was not finished are to be forgotten, like its rows.
         self._events = SummaryWriter(str(path), purge_step=steps)
@@ -163,28 +165,19 @@ class RunDirectory:
     def _write_results(self, net: Lifelong, records: Records) -> dict[str, Any]:
         model = self.path / MODEL
         results = results_of(self.settings, net, records, model.stat().st_size if model.exists() else None)
-        _replace(self.path / RESULTS, json.dumps(results, indent=1, allow_nan=False) + "\n")
+        write_atomically(self.path / RESULTS, (json.dumps(results, indent=1, allow_nan=False) + "\n").encode())
         return results
 
     def _drop_rows_after(self, learnt: int) -> None:
         """Keep the header and the rows of finished tasks."""
         path = self.path / METRICS
         header = ",".join(option.name for option in fields(Row))
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        # Whatever else someone put into the file is left out with the rows of unfinished tasks.
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
         kept = [line for line in lines if line.partition(",")[0] in {str(task) for task in range(1, learnt + 1)}]
-        _replace(path, "\n".join([header, *kept]) + "\n")
+        write_atomically(path, ("\n".join([header, *kept]) + "\n").encode())
 
 
 def _known(value: Any) -> Any:
     """None for NaN, which JSON does not know; csv leaves it empty."""
     return None if isinstance(value, float) and isnan(value) else value
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file so that it is always either the old or the new one."""
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

@@ -147,8 +147,8 @@ class Settings:
         """Refuse what no task could use, before anything is read or written."""
         if self.tasks < 1:
             raise ConfigError(f"tasks: expected at least 1, got {self.tasks}")
-        if self.threads is not None and self.threads < 1:
-            raise ConfigError(f"threads: expected at least 1, got {self.threads}")
+        if self.threads is not None:
+            check_threads(self.threads)
         entries = [len(shares) for shares in (self.alpha, self.beta) if isinstance(shares, tuple)]
         for task in range(1, max(entries, default=1) + 1):
             self.of_task(task)
@@ -172,6 +172,12 @@ class Settings:
     def to_yaml(self) -> str:
         """The same settings as a file for ``--config``."""
         return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)
+
+
+def check_threads(threads: int) -> None:
+    """Refuse a number of threads that no machine has."""
+    if not 1 <= threads <= 4096:
+        raise ConfigError(f"threads: expected 1 to 4096, got {threads}")
 
 
 def settings_from(values: Mapping[str, object]) -> Settings:

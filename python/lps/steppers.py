@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from lps.errors import ConfigError
 from lps.partition import KEPT_BIT, Partition
 from lps_kernels import Layer, ProximalAdam, compose_owned, proximal_grad_
 
@@ -33,11 +34,11 @@ class Weight:
 class Stepper(Protocol):
     """Steps the weights and the ordinary parameters (head; with task 1 also biases and the like)."""
 
-    def start_phase(self, moves: str) -> None:
-        """Begin with fresh optimiser state; ``moves`` says which coordinates may change."""
+    def start_phase(self, moves: Sequence[str]) -> None:
+        """Begin with fresh optimiser state; ``moves`` says for each weight which coordinates may change."""
 
-    def step(self, lr_factor: float, rho: float) -> None:
-        """One step from the gradients of a backward pass, which it clears."""
+    def step(self, lr_factor: float, rho: float) -> float:
+        """One step from the gradients of a backward pass, which it clears; returns the learning rate."""
 
     def refresh(self) -> None:
         """Take over a ``v`` that was changed from outside."""
@@ -53,21 +54,25 @@ class FusedStepper:
         self.weights, self.others, self.lr = weights, others, lr
         self.refresh()
 
-    def start_phase(self, moves: str) -> None:
+    def start_phase(self, moves: Sequence[str]) -> None:
         """Fresh Adam moments."""
-        layers = [Layer(w.parameter, w.v, w.partition.w_bar, w.partition.owner, w.centre) for w in self.weights]
-        self.adam = ProximalAdam(layers, self.lr, moves=moves)
+        self.proximal = []
+        for kind, weights in _by_moves(self.weights, moves).items():
+            layers = [Layer(w.parameter, w.v, w.partition.w_bar, w.partition.owner, w.centre) for w in weights]
+            self.proximal.append(ProximalAdam(layers, self.lr, moves=kind))
         self.plain = torch.optim.Adam(self.others, self.lr, fused=True)
 
-    def step(self, lr_factor: float, rho: float) -> None:
-        """One fused call for the weights, one for the rest."""
-        group = self.adam.param_groups[0]
-        group["lr"] = self.plain.param_groups[0]["lr"] = self.lr * lr_factor
-        group["rho"] = group["tau"] = rho
-        self.adam.step()
+    def step(self, lr_factor: float, rho: float) -> float:
+        """One fused call for the weights (two where some masks are fixed), one for the rest."""
+        lr = self.lr * lr_factor
+        for adam in self.proximal:
+            adam.param_groups[0].update(lr=lr, rho=rho, tau=rho)
+            adam.step()
+            adam.zero_grad()
+        self.plain.param_groups[0]["lr"] = lr
         self.plain.step()
-        self.adam.zero_grad()
         self.plain.zero_grad()
+        return lr
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -77,6 +82,13 @@ class FusedStepper:
 
     def close(self) -> None:
         """The parameters are the backbone's own already."""
+
+
+def _by_moves(weights: Sequence[Weight], moves: Sequence[str]) -> dict[str, list[Weight]]:
+    groups: dict[str, list[Weight]] = {}
+    for weight, kind in zip(weights, moves, strict=True):
+        groups.setdefault(kind, []).append(weight)
+    return groups
 
 
 class _Composed(nn.Module):
@@ -103,45 +115,47 @@ class ComposedStepper:
         factory: OptimizerFactory,
     ) -> None:
         self.backbone, self.weights, self.others, self.factory = backbone, weights, others, factory
-        for weight in weights:
-            weight.parameter.data = weight.v  # from here on the parameter is v
-            for module, name in weight.partition.places:
-                composed = _Composed(weight.partition)
-                parametrize.register_parametrization(backbone.get_submodule(module), name, composed, unsafe=True)
+        try:
+            for weight in weights:
+                weight.parameter.data = weight.v  # from here on the parameter is v
+                for module, name in weight.partition.places:
+                    composed = _Composed(weight.partition)
+                    parametrize.register_parametrization(backbone.get_submodule(module), name, composed, unsafe=True)
+        except BaseException:
+            self.close()
+            raise
 
-    def start_phase(self, moves: str) -> None:
+    def start_phase(self, moves: Sequence[str]) -> None:
         """A new optimiser, and a copy of what it must not move."""
-        self.moves = moves
+        self.groups = _by_moves(self.weights, moves)
         self.optimizer = self.factory([*(weight.parameter for weight in self.weights), *self.others])
+        if isinstance(self.optimizer, torch.optim.LBFGS):
+            raise ConfigError("Lifelong: optimizer: expected one that steps without a closure, got LBFGS")
         self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
-        self.resting = [self._resting(weight.partition) for weight in self.weights]
+        self.resting = [_resting(weight.partition, kind) for weight, kind in zip(self.weights, moves, strict=True)]
         self.fixed = [weight.v.clone() for weight in self.weights]
 
-    def _resting(self, partition: Partition) -> Tensor:
-        """True at the coordinates that may not move."""
-        if self.moves == "all":
-            return torch.zeros(partition.shape, dtype=torch.bool, device=partition.owner.device)
-        return ~partition.free() if self.moves == "free" else partition.owner != KEPT_BIT
-
     @torch.no_grad()
-    def step(self, lr_factor: float, rho: float) -> None:
+    def step(self, lr_factor: float, rho: float) -> float:
         """Add the proximal pull to the gradients, step, and put back what must rest (weight decay moves it)."""
-        trained = [weight for weight in self.weights if weight.parameter.grad is not None]
-        proximal_grad_(
-            [weight.parameter.grad for weight in trained if weight.parameter.grad is not None],
-            [weight.v for weight in trained],
-            [weight.centre for weight in trained if weight.centre is not None] if rho else [],
-            [weight.partition.owner for weight in trained],
-            moves=self.moves,
-            rho=rho,
-            tau=rho,
-        )
+        for kind, weights in self.groups.items():
+            trained = [weight for weight in weights if weight.parameter.grad is not None]
+            proximal_grad_(
+                [weight.parameter.grad for weight in trained if weight.parameter.grad is not None],
+                [weight.v for weight in trained],
+                [weight.centre for weight in trained if weight.centre is not None] if rho else [],
+                [weight.partition.owner for weight in trained],
+                moves=kind,
+                rho=rho,
+                tau=rho,
+            )
         for group, lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = lr * lr_factor
         self.optimizer.step()
         self.optimizer.zero_grad()
         for weight, resting, fixed in zip(self.weights, self.resting, self.fixed, strict=True):
             weight.v.copy_(torch.where(resting, fixed, weight.v))
+        return float(self.optimizer.param_groups[0]["lr"])
 
     def refresh(self) -> None:
         """Nothing to do: the effective weight is computed from ``v`` whenever it is used."""
@@ -149,5 +163,14 @@ class ComposedStepper:
     def close(self) -> None:
         """Take the parametrizations off again."""
         for weight in self.weights:
-            for module, name in weight.partition.places:
-                parametrize.remove_parametrizations(self.backbone.get_submodule(module), name, leave_parametrized=False)
+            for module_name, name in weight.partition.places:
+                module = self.backbone.get_submodule(module_name)
+                if parametrize.is_parametrized(module, name):
+                    parametrize.remove_parametrizations(module, name, leave_parametrized=False)
+
+
+def _resting(partition: Partition, moves: str) -> Tensor:
+    """True at the coordinates that may not move."""
+    if moves == "all":
+        return torch.zeros(partition.shape, dtype=torch.bool, device=partition.owner.device)
+    return ~partition.free() if moves == "free" else partition.owner != KEPT_BIT

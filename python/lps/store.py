@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +12,8 @@ import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from lps.errors import ConfigError, LPSError
+from lps.atomic import write_atomically
+from lps.errors import ConfigError
 from lps.models import Architecture
 from lps.partition import FREE, TASK_BITS, Partition
 from lps_kernels import __version__, pack_bits, unpack_bits
@@ -41,18 +39,6 @@ DTYPES = (
     torch.bool,
 )
 
-_ADVICE = {
-    errno.ENOENT: "make the directory first",
-    errno.ENOTDIR: "choose a path whose parents are directories",
-    errno.EISDIR: "choose the path of a file",
-    errno.EACCES: "choose a directory that you may write to",
-    errno.EPERM: "choose a directory that you may write to",
-    errno.EROFS: "choose a directory that you may write to",
-    errno.ENOSPC: "free some space or choose another disk",
-    errno.EDQUOT: "free some space or choose another disk",
-    errno.EFBIG: "raise the limit on file sizes or choose another disk",
-}
-
 
 def save(net: Lifelong, path: Path) -> None:
     """Write all tasks of a network into one file, atomically: a failure leaves an existing file as it was."""
@@ -62,7 +48,7 @@ def save(net: Lifelong, path: Path) -> None:
     sha256 = bytearray(checksum(manifest, tensors))
     tensors[CHECKSUM] = torch.frombuffer(sha256, dtype=torch.uint8)
     # As bytes in memory and not straight to disk: Python's own writing tells a full disk from a missing directory.
-    _write(path, to_safetensors(tensors, metadata={"manifest": manifest}))
+    write_atomically(path, to_safetensors(tensors, metadata={"manifest": manifest}))
 
 
 def checksum(manifest: str, tensors: Mapping[str, Tensor]) -> bytes:
@@ -158,34 +144,3 @@ def _layer_tensors(partition: Partition, tasks: int) -> Iterator[tuple[str, Tens
 
 def _copied(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        target = Path(os.path.realpath(path)) if path.is_symlink() else path  # a link goes on pointing to the file
-        temporary = target.parent / f".{secrets.token_hex(8)}.lps.tmp"
-        file = temporary.open("xb")
-        try:
-            with file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        _sync_directory(target.parent)
-    except OSError as error:
-        advice = _ADVICE.get(error.errno or 0, "choose another path")
-        raise LPSError(f"save: {path}: could not be written: {error.strerror}; {advice}") from error
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make the new name last through a power cut."""
-    if os.name != "posix":  # elsewhere directories cannot be opened
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ class Arrays(Dataset[Batch]):
                 f"Arrays: labels: expected one for each of the {len(inputs)} inputs, got shape {list(labels.shape)}"
             )
         self.inputs = inputs
-        self.labels = labels.long()
+        self.labels = labels.long().cpu()
         self.transform = transform
 
     def __len__(self) -> int:
@@ -41,7 +42,7 @@ class Arrays(Dataset[Batch]):
 
     def batch(self, indices: Tensor) -> Batch:
         """The examples at these indices, transformed together."""
-        inputs = self.inputs.index_select(0, indices)  # several times faster than indexing
+        inputs = self.inputs.index_select(0, indices.to(self.inputs.device))  # several times faster than indexing
         return (inputs if self.transform is None else self.transform(inputs)), self.labels[indices]
 
 
@@ -68,11 +69,22 @@ class Learnt:
     digest: str  # sha256 over everything the task's answers depend on, taken when it was learnt
 
 
+def steps_per_epoch(examples: int, size: int) -> int:
+    """How many batches a shuffled pass over the examples has.
+
+    A single example left over is left out of the pass: normalisation layers cannot train on one.
+    """
+    return max(1, -(-examples // size) - (examples % size == 1 and size > 1))
+
+
 def batches(dataset: Dataset[Batch], size: int, shuffle: torch.Generator | None = None) -> Iterator[Batch]:
     """Batches of a data set in its order or in a random one."""
-    if not isinstance(dataset, Arrays):
-        yield from DataLoader(dataset, batch_size=size, shuffle=shuffle is not None, generator=shuffle)
-        return
-    order = torch.arange(len(dataset)) if shuffle is None else torch.randperm(len(dataset), generator=shuffle)
-    for indices in torch.split(order, size):
-        yield dataset.batch(indices)
+    count = len(dataset)  # type: ignore[arg-type]
+    number = -(-count // size) if shuffle is None else steps_per_epoch(count, size)
+    every: Iterator[Batch]
+    if isinstance(dataset, Arrays):
+        order = torch.arange(count) if shuffle is None else torch.randperm(count, generator=shuffle)
+        every = (dataset.batch(indices) for indices in torch.split(order, size))
+    else:
+        every = iter(DataLoader(dataset, batch_size=size, shuffle=shuffle is not None, generator=shuffle))
+    return islice(every, number)

@@ -22,7 +22,7 @@ from lps.progress import Progress, summary
 from lps.restore import load
 from lps.run import CONFIG, MODEL, Records, RunDirectory, check_unused, make_next, read_records, results_of
 from lps.settings import Settings, contradiction, preset, settings_from
-from lps.task import Learnt, Task
+from lps.task import Learnt, Task, steps_per_epoch
 
 PROG = "lps.train"
 
@@ -166,7 +166,7 @@ def _learn(
 ) -> tuple[dict[str, Any], Path]:
     """Learn what is not learnt yet; after each task test all, then save."""
     epochs = sum(settings.epochs)
-    steps = [epochs * -(-len(task.train) // settings.batch_size) for task in tasks]  # type: ignore[arg-type]
+    steps = [epochs * steps_per_epoch(len(task.train), settings.batch_size) for task in tasks]  # type: ignore[arg-type]
     done = saved = len(net.learnt)
     results: dict[str, Any] = {}
     with RunDirectory(path, replace(settings, output=None), done, sum(steps[:done])) as directory:

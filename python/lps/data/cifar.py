@@ -99,7 +99,8 @@ def records(data: bytes, where: Path | str, labels: tuple[int, ...]) -> Examples
 
 def read_sheets(path: Path, count: int, classes: int) -> Examples:
     """Read ``count`` images from an npz file of WebP sheets, each 32 wide and 3200 high."""
-    arrays = read_npz(path, {"sheets": (None,), "offsets": (count // _SHEET + 1,), "labels": (count,)})
+    shapes = {"sheets": (None,), "offsets": (count // _SHEET + 1,), "labels": (count,)}
+    arrays = read_npz(path, shapes, offsets=np.int64)
     sheets, offsets, labels = arrays["sheets"], arrays["offsets"], arrays["labels"]
     check_labels(path, labels, classes, REPLACE)
     if offsets[0] != 0 or offsets[-1] != len(sheets) or (np.diff(offsets) <= 0).any():

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from lps.errors import DataError
 
@@ -79,10 +79,10 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> Bytes:
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
-def read_npz(path: Path, shapes: Mapping[str, tuple[int | None, ...]]) -> dict[str, NDArray[Any]]:
+def read_npz(path: Path, shapes: Mapping[str, tuple[int | None, ...]], **kinds: DTypeLike) -> dict[str, NDArray[Any]]:
     """Read arrays of an npz file, each of its shape, where None stands for any length.
 
-    All must be uint8, except one called ``offsets``, which must be int64.
+    All must be uint8, except those whose type is given by name.
     """
     try:
         archive = np.load(path, allow_pickle=False)
@@ -99,7 +99,7 @@ def read_npz(path: Path, shapes: Mapping[str, tuple[int | None, ...]]) -> dict[s
     except (OSError, ValueError, EOFError, MemoryError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise unreadable(path, error, REPLACE) from None
     for key, shape in shapes.items():
-        array, kind = arrays[key], np.dtype(np.int64 if key == "offsets" else np.uint8)
+        array, kind = arrays[key], np.dtype(kinds.get(key, np.uint8))
         if array.dtype != kind:
             raise unlike(path, f"type of {key}", kind, array.dtype, REPLACE)
         if array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape, strict=True)):

@@ -67,6 +67,19 @@ def load(data_dir: Path) -> tuple[Examples, Examples]:
     return train, test
 
 
+def read_captures(path: Path) -> tuple[Tensor, Tensor]:
+    """Read whole captures of individual transmitters: the signals, float32 [captures, 2, samples], and who sent each.
+
+    The file holds ``iq``, int16 [captures, samples, 2], and ``transmitter``, uint8 [captures]. There is no benchmark of
+    such files: a few captures are too little for tasks, but enough to try a network on devices of one kind.
+    """
+    arrays = read_npz(path, {"iq": (None, None, 2), "transmitter": (None,)}, iq=np.int16)
+    signals, transmitters = arrays["iq"], arrays["transmitter"]
+    if len(signals) != len(transmitters):
+        raise unlike(path, "length of transmitter", f"{len(signals)}, one a capture", len(transmitters), REPLACE)
+    return torch.from_numpy(signals).to(torch.float32).mT.contiguous(), torch.from_numpy(transmitters)
+
+
 def partition_stream(name: str, train: Examples, test: Examples, options: Options) -> Stream:
     """A stream of five tasks, the 50 transmitters drawn into them at random."""
     samples = train.inputs.shape[2]
