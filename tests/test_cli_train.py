@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from lps import train
-from lps.learning import Row
+from lps.report import Row
 from lps.restore import load
 from lps.run import read_records
 

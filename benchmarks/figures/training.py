@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from lps import Arrays, Lifelong, LPSConfig, Task, load, models
-from lps.learning import Learner, Listener
+from lps import Arrays, Lifelong, Listener, LPSConfig, Task, load, models
+from lps.learning import Learner
 from lps.plan import plan_task
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy

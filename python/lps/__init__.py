@@ -5,8 +5,8 @@ The training engine stands on the operators of :mod:`lps_kernels`; this package 
 
 from lps.config import LPSConfig
 from lps.errors import LPSError
-from lps.learning import Listener, Row, TaskReport
 from lps.lifelong import Lifelong
+from lps.report import Listener, Row, TaskReport
 from lps.restore import load
 from lps.task import Arrays, Task
 from lps_kernels import __version__

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
 from math import isfinite, sqrt
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
@@ -18,68 +16,18 @@ from lps.config import LPSConfig
 from lps.errors import ConfigError, DataError, DivergedError
 from lps.partition import Partition, is_free, is_kept, parts
 from lps.plan import LayerPlan, plan_task
+from lps.report import PHASES, Listener, Row, TaskReport
 from lps.schedule import learning_rate, penalties
 from lps.steppers import ComposedStepper, FusedStepper, OptimizerFactory, Stepper, Weight
 from lps.task import Arrays, Learnt, Task, batches, steps_per_epoch
+from lps.undo import CommonTensors, undo_on_failure
 from lps_kernels import admm_update_
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
 
-PHASES = ("warm-up", "admm", "final")
-
 # The loss is looked at this often, so that a device need not wait for every step.
 LOSS_CHECK_STEPS = 50
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the log; what does not apply is NaN.
-
-    ``event`` is ``epoch`` (its mean loss, the accuracy on validation data, the rate), ``projection`` (the residuals of
-    ADMM before it) or ``pruned`` (the final projection: accuracy right after it).
-    """
-
-    task: int
-    phase: str
-    event: str
-    epoch: int
-    step: int
-    seconds: float  # since the task began
-    lr: float
-    rho: float
-    loss: float = float("nan")
-    accuracy: float = float("nan")
-    samples_per_second: float = float("nan")
-    primal: float = float("nan")
-    dual: float = float("nan")
-    density: float = float("nan")  # share of all prunable weights that the projection keeps, own and reused
-
-
-class Listener:
-    """Is told how the learning goes; override what you need."""
-
-    def start(self, task: int, name: str, steps: int) -> None:
-        """A task of so many steps begins."""
-
-    def step(self, phase: str, examples: int) -> None:
-        """A step is done."""
-
-    def row(self, row: Row) -> None:
-        """A line for the log."""
-
-
-@dataclass
-class TaskReport:
-    """How a task went."""
-
-    task: int
-    name: str
-    seconds: dict[str, float] = field(default_factory=dict)  # per phase
-    accuracy_before_projection: float = float("nan")  # on validation data, like the other two
-    accuracy_after_projection: float = float("nan")
-    accuracy: float = float("nan")
-    residuals: list[tuple[float, float, float]] = field(default_factory=list)  # (rho, primal, dual) per projection
 
 
 def learn_task(
@@ -91,7 +39,7 @@ def learn_task(
     plans = plan_task(net, config)
     _check_examples(task)
     number = len(net.learnt) + 1
-    with _all_generators_kept(), net.keep_modes(), _undo_on_failure(net):
+    with _all_generators_kept(), net.keep_modes(), undo_on_failure(net):
         # A seed of its own for each task: a run that is resumed goes on as if it had not stopped.
         torch.manual_seed(int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0]))
         report = Learner(net, task, config, plans, optimizer, listener).run()
@@ -126,58 +74,6 @@ def _check_labels(task: Task, name: str, labels: Tensor) -> None:
         )
 
 
-class _Common:
-    """The tensors that no task owns, as they are now."""
-
-    def __init__(self, net: Lifelong) -> None:
-        self.backbone = net.backbone
-        self.tensors = [(name, tensor, tensor.detach().clone()) for name, tensor in net.common_tensors()]
-
-    @torch.no_grad()
-    def restore(self) -> None:
-        """Put values back, and buffers that a module replaced by others."""
-        for name, tensor, values in self.tensors:
-            tensor.copy_(values)
-            module, _, attribute = name.rpartition(".")
-            if not isinstance(tensor, nn.Parameter):
-                self.backbone.get_submodule(module)._buffers[attribute] = tensor
-
-
-@contextmanager
-def _undo_on_failure(net: Lifelong) -> Iterator[None]:
-    """Whatever happens while a task is learnt, the tasks before it stay as they were."""
-    learnt, active = len(net.learnt), net._active
-    common = _Common(net)
-    trainable = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
-    if not learnt:
-        # Before task 1 is committed nothing needs w_bar: it keeps the backbone's own weights for the way back.
-        for partition, weight in net.prunable():
-            partition.w_bar.copy_(weight.detach())
-    states = [partition.state() for partition, _ in net.prunable()]
-    net._learning = True
-    try:
-        yield
-    except BaseException:
-        if len(net.learnt) == learnt:  # else it was interrupted after all was done
-            common.restore()
-            for (partition, weight), state in zip(net.prunable(), states, strict=True):
-                partition.go_back(state)
-                if not learnt:
-                    weight.data.copy_(partition.w_bar)
-                    partition.w_bar.zero_()
-            del net.heads[learnt:]
-            for parameter, required in trainable:
-                parameter.requires_grad_(required)
-                parameter.grad = None
-            net._active = 0
-            net._learning = False
-            if active:
-                net.activate(active)
-        raise
-    finally:
-        net._learning = False
-
-
 class Learner:
     """The state of learning one task."""
 
@@ -203,7 +99,7 @@ class Learner:
         others = self._make_trainable()
         self.weights = [self._begin(*layer, plan) for layer, plan in zip(net.prunable(), plans, strict=True)]
         # Normalisation layers are kept from updating their statistics; a module of the user's might still do so.
-        self.frozen = _Common(net) if net.learnt else None
+        self.frozen = CommonTensors(net) if net.learnt else None
         self.stepper: Stepper = (
             FusedStepper(self.weights, others, config.lr)
             if optimizer is None

@@ -15,8 +15,9 @@ from torch.utils.data import Dataset
 
 from lps.config import PATTERNS, SHARINGS, LPSConfig
 from lps.errors import ConfigError
-from lps.learning import Listener, TaskReport, learn_task
+from lps.learning import learn_task
 from lps.partition import Partition, find_partitions
+from lps.report import Listener, TaskReport
 from lps.steppers import OptimizerFactory
 from lps.store import save
 from lps.task import Batch, Learnt, Task, batches

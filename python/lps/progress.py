@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from lps.learning import PHASES, Listener, Row
+from lps.report import PHASES, Listener, Row
 
 # Lines of a log file: epochs not more often than this, except the last of a phase; some line at least this often.
 LEAST_SECONDS, MOST_SECONDS = 2.0, 10.0

@@ -21,8 +21,8 @@ from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 from lps import metrics
 from lps.atomic import write_atomically
 from lps.errors import ConfigError, FileFormatError
-from lps.learning import Row, TaskReport
 from lps.lifelong import Lifelong
+from lps.report import Row, TaskReport
 from lps.settings import Settings
 from lps_kernels import __version__
 
