@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.figures.figure import Figure, faster, within
+from benchmarks.figures.figure import Figure, faster, typically_within, within
 from benchmarks.figures.picture import draw, margin
 from benchmarks.learning_curves import draw_run, write_run
 from benchmarks.shapes import CIFAR, MLP, RESNET50_1D
@@ -35,6 +35,8 @@ def test_a_figure_holds_on_the_right_side_of_its_bound_only() -> None:
     assert not faster("more than twice", fast, slow, 2.1).holds
     assert within("half", fast, slow, 0.5).holds
     assert not within("less than half", fast, slow, 0.4).holds
+    assert typically_within("as fast", fast, slow, 1.0).holds  # medians of 2.5
+    assert not typically_within("faster", fast, slow, 0.9).holds
 
 
 def test_the_picture_is_svg_with_a_bar_for_each_figure() -> None:

@@ -28,7 +28,7 @@ def print_figures(group: str, picture: Path | None) -> bool:
     if noisy:
         print(f"note: in {noisy} of {len(figures)} the calls differ by more than 2x (p10..p90): was the machine idle?")
     if picture is not None:
-        write_picture(picture, figures, f"figures {group}: two threads, best of many calls in one run")
+        write_picture(picture, figures, f"figures {group}: two threads, measured in one run")
     short = sum(not figure.holds for figure in figures)
     print(f"{short} of {len(figures)} figures fall short" if short else f"all {len(figures)} figures hold")
     return short == 0

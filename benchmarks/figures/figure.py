@@ -45,6 +45,17 @@ def within(what: str, ours: Timing, peer: Timing, bound: float) -> Figure:
     return _ratio(what, ours.best / peer.best, ours.p50 / peer.p50, "<=", bound, ours, peer)
 
 
+def typically_within(what: str, ours: Timing, peer: Timing, bound: float) -> Figure:
+    """At most ``bound`` times the peer's time, median against median.
+
+    For calls of tens of milliseconds and more: every one of them meets other work on the machine, so the best of them
+    is a matter of luck.
+    """
+    p50, best = ours.p50 / peer.p50, ours.best / peer.best
+    detail = f"best {best:.2f}x; p50 {1e3 * ours.p50:.1f} ms against {1e3 * peer.p50:.1f} ms"
+    return Figure(what, p50, "x", "<=", bound, detail, noisy=ours.noisy or peer.noisy)
+
+
 def _ratio(what: str, best: float, p50: float, relation: str, bound: float, ours: Timing, peer: Timing) -> Figure:
     detail = f"p50 {p50:.2f}x; best {ours} against {peer}"
     return Figure(what, best, "x", relation, bound, detail, noisy=ours.noisy or peer.noisy)
