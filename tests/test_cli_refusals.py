@@ -118,6 +118,7 @@ def test_a_folder_of_runs_that_leads_nowhere(capsys: pytest.CaptureFixture[str])
         ("--dropout 0.1,0.2", "dropout: expected a number from 0 to below 1"),
         # Tasks 1 to 3 would fit; nothing is trained before task 4 is found not to.
         ("--alpha 0.3", "task 4: alpha asks for"),
+        ("--alpha 0.5", "5 tasks of one size fit with an alpha of 0.2 each"),
         ("--alpha 0.5,0.3 --pattern column", "task 3: alpha asks for"),
         ("--reserve 0.5", "beside the reserve of 0.5"),
         ("--alpha {'1.weight':0.1}", "alpha: expected a share for layer 4.weight"),
@@ -125,7 +126,7 @@ def test_a_folder_of_runs_that_leads_nowhere(capsys: pytest.CaptureFixture[str])
         ("--device cuda:99", "device: got cuda:99, but torch finds"),
         ("--output used", "output: used is not empty"),
         ("--output used/file", "output: used/file is a file"),
-        ("--output used/file/below --tasks 1", "used/file/below"),
+        ("--output used/file/below --tasks 1", "output: used/file/below: cannot be made: Not a directory"),
         ("--resume --output nowhere", "nowhere holds no run to go on with"),
         ("--resume --output used", "used holds no run to go on with"),
     ],

@@ -485,3 +485,10 @@ def test_reuse_helps_when_the_tasks_are_alike() -> None:
         net.learn(task, LPSConfig(alpha=0.02, beta=beta, epochs=(4, 6, 4), batch_size=32, lr=1e-2))
         accuracy[beta] = net.accuracy(2, task.test)
     assert accuracy[0.9] > accuracy[0.0] + 0.05
+
+
+def test_arrays_and_backbones_of_the_wrong_kind() -> None:
+    with pytest.raises(DataError, match=r"inputs: expected a tensor, got ndarray; torch\.as_tensor makes one"):
+        Arrays(torch.zeros(3, 2).numpy(), torch.zeros(3))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"backbone: expected an nn\.Module, got tuple"):
+        Lifelong((toy_mlp(), 16), features=16)  # type: ignore[arg-type]

@@ -88,17 +88,17 @@ def test_every_truncation_is_noticed(whole: Path, tmp_path: Path) -> None:
     lengths = {0, 1, 7, 8, 9, 100, len(content) - 1, *range(0, len(content), 53)}
     for length in lengths:
         path.write_bytes(content[:length])
-        assert refusal(path).startswith("not a whole safetensors file")
+        assert refusal(path).startswith("not a whole model file")
     path.write_bytes(content + b"\0")
-    assert refusal(path).startswith("not a whole safetensors file")
+    assert refusal(path).startswith("not a whole model file")
 
 
 def test_files_of_other_kinds(tmp_path: Path) -> None:
     path = tmp_path / "model.lps"
     path.write_bytes(pickle.dumps({"a": 1}))
-    assert refusal(path).startswith("not a whole safetensors file")
+    assert refusal(path).startswith("not a whole model file")
     torch.save({"a": torch.zeros(3)}, path)
-    assert refusal(path).startswith("not a whole safetensors file")
+    assert refusal(path).startswith("not a whole model file")
     save_file({"a": torch.zeros(3)}, path)
     assert refusal(path) == "not a model.lps, because it has no manifest"
     save_file({"a": torch.zeros(4).to(torch.float8_e5m2)}, path, metadata={"manifest": "{}"})

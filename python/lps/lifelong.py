@@ -42,6 +42,8 @@ class Lifelong(nn.Module):
         exclude: Sequence[str] = (),
     ) -> None:
         super().__init__()
+        if not isinstance(backbone, nn.Module):
+            raise ConfigError(f"Lifelong: backbone: expected an nn.Module, got {type(backbone).__name__}")
         self.backbone = backbone
         self.features = features
         self.pattern = pattern

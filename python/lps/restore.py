@@ -56,7 +56,9 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Lifelong:
     except OSError as error:
         raise LPSError(f"load: {path}: could not be read: {error.strerror or error}; check the path") from error
     except SafetensorError as error:
-        raise FileFormatError(f"load: {path}: not a whole safetensors file: {error}") from None
+        raise FileFormatError(
+            f"load: {path}: not a whole model file ({error}); copy it again from a whole one"
+        ) from None
     try:
         return _load(metadata or {}, tensors, backbone)
     except FileFormatError as error:

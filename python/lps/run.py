@@ -72,7 +72,8 @@ def check_unused(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise ConfigError(f"output: {path} is a file; choose a directory")
     if path.exists() and any(path.iterdir()):
-        raise ConfigError(f"output: {path} is not empty; choose another, or go on with the run in it with --resume")
+        go_on = ", or go on with the run in it with --resume" if (path / CONFIG).exists() else ""
+        raise ConfigError(f"output: {path} is not empty; choose another{go_on}")
 
 
 def read_records(path: Path, learnt: int) -> Records:
@@ -123,7 +124,10 @@ class RunDirectory:
 
     def __init__(self, path: Path, settings: Settings, learnt: int, steps: int) -> None:
         self.path, self.settings = path, settings
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"output: {path}: cannot be made: {error.strerror}; choose another") from None
         self._steps = steps
         self._drop_rows_after(learnt)
         write_atomically(path / CONFIG, settings.to_yaml().encode())

@@ -23,6 +23,10 @@ class Arrays(Dataset[Batch]):
     """
 
     def __init__(self, inputs: Tensor, labels: Tensor, transform: Callable[[Tensor], Tensor] | None = None) -> None:
+        for name, value in (("inputs", inputs), ("labels", labels)):
+            if not isinstance(value, Tensor):
+                got = type(value).__name__
+                raise DataError(f"Arrays: {name}: expected a tensor, got {got}; torch.as_tensor makes one of an array")
         if labels.dim() != 1 or len(inputs) != len(labels):
             raise DataError(
                 f"Arrays: labels: expected one for each of the {len(inputs)} inputs, got shape {list(labels.shape)}"

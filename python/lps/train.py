@@ -14,7 +14,7 @@ import torch
 from lps.cli import COMMANDS, Parser, guarded, use_device
 from lps.config import LPSConfig
 from lps.data import Stream, stream
-from lps.errors import ConfigError, FileFormatError
+from lps.errors import CapacityError, ConfigError, FileFormatError
 from lps.lifelong import Lifelong
 from lps.models import Architecture, create
 from lps.plan import plan_task
@@ -151,9 +151,15 @@ def _new_network(settings: Settings, benchmark: Stream) -> Lifelong:
 def _check_capacity(net: Lifelong, configs: list[LPSConfig]) -> None:
     """Plan every task before the first is learnt: a run that cannot fit is refused at its start."""
     trial = deepcopy(net)
+    tasks = len(trial.learnt) + len(configs)
     for config in configs:
         number = len(trial.learnt) + 1
-        for (partition, _), plan in zip(trial.prunable(), plan_task(trial, config), strict=True):
+        try:
+            plans = plan_task(trial, config)
+        except CapacityError as error:
+            share = int(1e4 * (1 - config.reserve) / tasks) / 1e4
+            raise CapacityError(f"{error}; {tasks} tasks of one size fit with an alpha of {share:g} each") from None
+        for (partition, _), plan in zip(trial.prunable(), plans, strict=True):
             # Which groups a task takes does not matter for how many are left.
             groups = partition.free().view(plan.view).any(dim=2).any(dim=0).nonzero().squeeze(1)[: plan.keep_free]
             partition.owner.view(plan.view).index_fill_(1, groups, number)
