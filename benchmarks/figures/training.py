@@ -14,6 +14,7 @@ import torch
 from lps import Arrays, Lifelong, Listener, LPSConfig, Task, load, models
 from lps.learning import Learner
 from lps.plan import plan_task
+from lps.undo import CommonTensors
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -104,7 +105,7 @@ def _dense_step(inputs: Tensor, labels: Tensor) -> Thunk:
 
 def _step_of(net: Lifelong, phase: str, inputs: Tensor, labels: Tensor) -> Thunk:
     """A training step as :meth:`Lifelong.learn` takes it in this phase."""
-    learner = Learner(net, _task(BATCH), INSTANT, plan_task(net, INSTANT), None, Listener())
+    learner = Learner(net, _task(BATCH), INSTANT, plan_task(net, INSTANT), CommonTensors(net), None, Listener())
     for earlier in ("warm-up", "admm", "final"):
         learner.begin_phase(earlier)
         if earlier == "admm":

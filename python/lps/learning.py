@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from lps.config import LPSConfig
 from lps.errors import ConfigError, DataError, DivergedError
-from lps.partition import Partition, is_free, is_kept, parts
+from lps.partition import Partition, is_kept, parts
 from lps.plan import LayerPlan, plan_task
 from lps.report import PHASES, Listener, Row, TaskReport
 from lps.schedule import learning_rate, penalties
@@ -22,6 +22,7 @@ from lps.steppers import ComposedStepper, FusedStepper, OptimizerFactory, Steppe
 from lps.task import Arrays, Learnt, Task, batches, steps_per_epoch
 from lps.undo import CommonTensors, undo_on_failure
 from lps_kernels import admm_update_
+from lps_kernels.ops.compose import free_coordinates
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
@@ -39,10 +40,10 @@ def learn_task(
     plans = plan_task(net, config)
     _check_examples(task)
     number = len(net.learnt) + 1
-    with _all_generators_kept(), net.keep_modes(), undo_on_failure(net):
+    with _all_generators_kept(), net.keep_modes(), undo_on_failure(net) as common:
         # A seed of its own for each task: a run that is resumed goes on as if it had not stopped.
         torch.manual_seed(int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0]))
-        report = Learner(net, task, config, plans, optimizer, listener).run()
+        report = Learner(net, task, config, plans, common, optimizer, listener).run()
     net.activate(number)
     return report
 
@@ -83,10 +84,12 @@ class Learner:
         task: Task,
         config: LPSConfig,
         plans: list[LayerPlan],
+        common: CommonTensors,
         optimizer: OptimizerFactory | None,
         listener: Listener,
     ) -> None:
         self.net, self.task, self.config, self.plans, self.listener = net, task, config, plans, listener
+        self.common = common
         self.number = len(net.learnt) + 1
         self.report = TaskReport(self.number, task.name)
         self.device = next(net.parameters()).device
@@ -98,8 +101,6 @@ class Learner:
         net._active = self.number
         others = self._make_trainable()
         self.weights = [self._begin(*layer, plan) for layer, plan in zip(net.prunable(), plans, strict=True)]
-        # Normalisation layers are kept from updating their statistics; a module of the user's might still do so.
-        self.frozen = CommonTensors(net) if net.learnt else None
         self.stepper: Stepper = (
             FusedStepper(self.weights, others, config.lr)
             if optimizer is None
@@ -136,8 +137,9 @@ class Learner:
                 self.begin_phase(phase)
                 self._train(phase, epochs)
                 self.report.seconds[phase] = perf_counter() - begin
-            if self.frozen is not None:
-                self.frozen.restore()
+            if self.net.learnt:
+                # Normalisation layers are kept from updating their statistics; a module of the user's might do so.
+                self.common.restore()
             self.report.accuracy = self._validate()
         finally:
             self.stepper.close()
@@ -183,8 +185,8 @@ class Learner:
                 self.listener.step(phase, len(labels))
             self._check_loss(losses, phase, epoch)
             rate = seen / (perf_counter() - epoch_begin)
-            row = self._row(phase, "epoch", epoch)
-            self._log(row, loss=losses.item() / seen, accuracy=self._validate(), samples_per_second=rate)
+            values = {"loss": losses.item() / seen, "accuracy": self._validate(), "samples_per_second": rate}
+            self._log(phase, "epoch", epoch, **values)
 
     def step(self, inputs: Tensor, labels: Tensor, lr_factor: float) -> Tensor:
         """One step on one batch; returns its loss."""
@@ -232,7 +234,7 @@ class Learner:
                 dual += float((target - z).square().sum())
         primal, dual = sqrt(primal), float("nan") if fresh else self.rho * sqrt(dual)
         self.report.residuals.append((self.rho, primal, dual))
-        self._log(self._row("admm", "projection", epoch), primal=primal, dual=dual, density=self._density())
+        self._log("admm", "projection", epoch, primal=primal, dual=dual, density=self._density())
 
     def _update(self, fresh: bool) -> None:
         admm_update_(
@@ -255,11 +257,10 @@ class Learner:
             weight.centre = None
             for v, owner in parts(weight.v, weight.partition.owner):
                 kept = is_kept(owner)
-                v.copy_(torch.where(is_free(owner), torch.where(kept, v, 0), kept.to(v.dtype)))
+                v.copy_(torch.where(free_coordinates(owner), torch.where(kept, v, 0), kept.to(v.dtype)))
         self.stepper.refresh()
         self.report.accuracy_after_projection = self._validate()
-        row = self._row("final", "pruned", 0)
-        self._log(row, accuracy=self.report.accuracy_after_projection, density=self._density())
+        self._log("final", "pruned", 0, accuracy=self.report.accuracy_after_projection, density=self._density())
 
     def _commit(self) -> None:
         """Make what was learnt permanent; the last line is the one that counts."""
@@ -285,20 +286,10 @@ class Learner:
         kept = sum(int(is_kept(owner).sum()) for weight in self.weights for (owner,) in parts(weight.partition.owner))
         return kept / sum(weight.v.numel() for weight in self.weights)
 
-    def _row(self, phase: str, event: str, epoch: int) -> dict[str, object]:
-        return {
-            "task": self.number,
-            "phase": phase,
-            "event": event,
-            "epoch": epoch,
-            "step": self.total_steps,
-            "seconds": perf_counter() - self.start,
-            "lr": self.lr,
-            "rho": self.rho,
-        }
-
-    def _log(self, row: dict[str, object], **values: float) -> None:
-        self.listener.row(Row(**row, **values))  # type: ignore[arg-type]
+    def _log(self, phase: str, event: str, epoch: int, **values: float) -> None:
+        seconds = perf_counter() - self.start
+        row = Row(self.number, phase, event, epoch, self.total_steps, seconds, self.lr, self.rho, **values)
+        self.listener.row(row)
 
 
 def _targets(weight: Weight) -> Tensor:
@@ -312,4 +303,4 @@ def _targets(weight: Weight) -> Tensor:
 def _target(centre: Tensor, owner: Tensor) -> Tensor:
     """The projection that ``centre`` and ``kept`` stand for: Z where free, Y where owned."""
     kept = is_kept(owner)
-    return torch.where(is_free(owner), torch.where(kept, centre, 0), kept.to(centre.dtype))
+    return torch.where(free_coordinates(owner), torch.where(kept, centre, 0), kept.to(centre.dtype))

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from lps.errors import ConfigError
 from lps_kernels import View, compose, pack_bits
+from lps_kernels.ops.compose import free_coordinates
 
 FREE = 0
 MAX_TASKS = 127  # the owner map has seven bits for the task and one for `kept`
@@ -27,7 +28,6 @@ PRUNABLE: dict[type[nn.Module], tuple[str, ...]] = {
     nn.MultiheadAttention: ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
 }
 
-
 # Elementwise work on a weight goes by parts of this many coordinates, so that its temporaries stay small.
 PART = 1 << 20
 
@@ -35,11 +35,6 @@ PART = 1 << 20
 def parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The same part of each of these contiguous tensors of one shape, part after part, as flat views."""
     return zip(*(torch.split(tensor.view(-1), PART) for tensor in tensors), strict=True)
-
-
-def is_free(owner: Tensor) -> Tensor:
-    """True where no task owns the weight."""
-    return (owner & TASK_BITS) == FREE
 
 
 def is_kept(owner: Tensor) -> Tensor:
@@ -94,7 +89,7 @@ class Partition(nn.Module):
 
     def free(self) -> Tensor:
         """True where no task owns the weight."""
-        return is_free(self.owner)
+        return free_coordinates(self.owner)
 
     def compose(self, task: int, out: Tensor) -> None:
         """Write the weight that the task runs with, Eq. (4), into ``out``."""
@@ -118,7 +113,7 @@ class Partition(nn.Module):
         new_w_bar, new_owner = torch.empty_like(self.w_bar), torch.empty_like(self.owner)
         tensors = (v, self.w_bar, self.owner, new_w_bar, new_owner)
         for value, w_bar, owner, to_w_bar, to_owner in parts(*tensors):
-            kept, free = is_kept(owner), is_free(owner)
+            kept, free = is_kept(owner), free_coordinates(owner)
             to_w_bar.copy_(torch.where(free, torch.where(kept, value, 0), w_bar))
             to_owner.copy_(torch.where(free & kept, self.tasks + 1, owner & TASK_BITS))
         self.w_bar, self.owner = new_w_bar, new_owner
@@ -140,9 +135,14 @@ class Partition(nn.Module):
         return int((self.owner & TASK_BITS == task).sum())
 
 
+def groups_with(members: Tensor, view: View) -> Tensor:
+    """True for each group that has a coordinate that is true."""
+    return members.reshape(view).any(dim=2).any(dim=0)
+
+
 def count_groups(members: Tensor, view: View) -> int:
     """How many groups have a coordinate that is true."""
-    return int(members.reshape(view).any(dim=2).any(dim=0).sum())
+    return int(groups_with(members, view).sum())
 
 
 def check_dtype(name: str, weight: Tensor) -> None:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lps.errors import ConfigError
-from lps.partition import KEPT_BIT, Partition
+from lps.partition import Partition
 from lps_kernels import Layer, ProximalAdam, compose_owned, proximal_grad_
+from lps_kernels.ops.step import movable
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -132,7 +133,9 @@ class ComposedStepper:
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise ConfigError("Lifelong: optimizer: expected one that steps without a closure, got LBFGS")
         self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
-        self.resting = [_resting(weight.partition, kind) for weight, kind in zip(self.weights, moves, strict=True)]
+        self.resting = [
+            ~movable(weight.partition.owner, kind) for weight, kind in zip(self.weights, moves, strict=True)
+        ]
         self.fixed = [weight.v.clone() for weight in self.weights]
 
     @torch.no_grad()
@@ -167,10 +170,3 @@ class ComposedStepper:
                 module = self.backbone.get_submodule(module_name)
                 if parametrize.is_parametrized(module, name):
                     parametrize.remove_parametrizations(module, name, leave_parametrized=False)
-
-
-def _resting(partition: Partition, moves: str) -> Tensor:
-    """True at the coordinates that may not move."""
-    if moves == "all":
-        return torch.zeros(partition.shape, dtype=torch.bool, device=partition.owner.device)
-    return ~partition.free() if moves == "free" else partition.owner != KEPT_BIT

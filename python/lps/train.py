@@ -17,6 +17,7 @@ from lps.data import Stream, stream
 from lps.errors import CapacityError, ConfigError, FileFormatError
 from lps.lifelong import Lifelong
 from lps.models import Architecture, create
+from lps.partition import groups_with
 from lps.plan import plan_task
 from lps.progress import Progress, summary
 from lps.restore import load
@@ -161,7 +162,7 @@ def _check_capacity(net: Lifelong, configs: list[LPSConfig]) -> None:
             raise CapacityError(f"{error}; {tasks} tasks of one size fit with an alpha of {share:g} each") from None
         for (partition, _), plan in zip(trial.prunable(), plans, strict=True):
             # Which groups a task takes does not matter for how many are left.
-            groups = partition.free().view(plan.view).any(dim=2).any(dim=0).nonzero().squeeze(1)[: plan.keep_free]
+            groups = groups_with(partition.free(), plan.view).nonzero().squeeze(1)[: plan.keep_free]
             partition.owner.view(plan.view).index_fill_(1, groups, number)
             partition.spent = plan.spent
         trial.learnt.append(Learnt(f"task {number}", 0, ""))

@@ -31,8 +31,11 @@ class CommonTensors:
 
 
 @contextmanager
-def undo_on_failure(net: Lifelong) -> Iterator[None]:
-    """Whatever happens while a task is learnt, the tasks before it stay as they were."""
+def undo_on_failure(net: Lifelong) -> Iterator[CommonTensors]:
+    """Whatever happens while a task is learnt, the tasks before it stay as they were.
+
+    Gives the common tensors as they were before.
+    """
     learnt, active = len(net.learnt), net._active
     common = CommonTensors(net)
     trainable = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
@@ -43,7 +46,7 @@ def undo_on_failure(net: Lifelong) -> Iterator[None]:
     states = [partition.state() for partition, _ in net.prunable()]
     net._learning = True
     try:
-        yield
+        yield common
     except BaseException:
         if len(net.learnt) == learnt:  # else it was interrupted after all was done
             common.restore()
