@@ -38,6 +38,7 @@ using Parallel = std::function<void(int64_t count, const Body& body)>;
 struct Kernels;
 const Kernels& scalar_kernels();
 const Kernels* avx2_kernels();      // nullptr where the build or the processor has no AVX2, FMA and F16C
+const Kernels* avx512_kernels();    // nullptr where they have no AVX-512 with VBMI2
 const Kernels& selected_kernels();  // the best one, or the one that LPS_CPU_ISA names
 const char* isa_name(const Kernels&);
 
@@ -113,6 +114,73 @@ struct GradLayer {
 };
 void proximal_grad(const Kernels&, const Parallel&, DType, Moves, double rho, double tau,
                    const std::vector<GradLayer>&);
+
+// ---- inference: products of float matrices with packed weights ----
+
+// Outputs that stand side by side in a packed linear layer, filters in a panel of a packed convolution, and the block
+// of rows and columns that irregular weights are packed by.
+constexpr int kPanel = 16;
+constexpr int kFilters = 6;
+constexpr int kSparseRows = 256;
+constexpr int kSparseDepth = 128;
+constexpr int kSparseSlack = 16;  // floats behind the last packed value that kernels may read
+
+// The rows and columns that are left of a weight matrix of `outputs` rows.
+template <class T>
+struct Structured {
+  const T* weight;         // linear: [ceil(rows / 16), columns, 16]; convolution: [rows / 6][columns][6], the rest last
+  const int32_t* columns;  // ascending; nullptr: all
+  int64_t column_count;
+  const int32_t* rows;  // ascending; nullptr: all
+  int64_t row_count, outputs;
+};
+// Irregular weights, by panels of 256 rows and in each by blocks of 128 columns. A block's rows are in the order of how
+// many weights they have: `targets` names them, `bits` has 128 bits for each, `values` their weights.
+template <class T>
+struct Sparse {
+  const T* values;
+  const uint8_t* bits;
+  const uint8_t* targets;
+  const int64_t* offsets;  // of each block's first value
+  int64_t inputs, outputs;
+};
+// The weight is w_bar where the task owns it or its bit is set, else 0.
+template <class T>
+struct Masked {
+  const T* w_bar;
+  const uint8_t* owner;
+  const uint8_t* bits;
+  uint8_t task;
+  int64_t inputs, outputs;
+};
+template <class T>
+struct Finish {
+  const T* bias;      // nullptr: none
+  const T* residual;  // convolutions only; shaped as the result, or nullptr
+  bool relu;
+};
+// A convolution over [images, channels, height, width]; out_height and out_width follow from the rest.
+struct ConvShape {
+  int64_t images, channels, height, width, kernel_height, kernel_width, stride_height, stride_width;
+  int64_t padding_height, padding_width, dilation_height, dilation_width, out_height, out_width;
+};
+
+// y[batch, outputs] = finish(x[batch, inputs] @ weight^T), for float and, without any hurry, for double.
+template <class T>
+void structured_linear(const Kernels&, const Parallel&, const T* x, int64_t batch, int64_t inputs, const Structured<T>&,
+                       const Finish<T>&, T* y);
+template <class T>
+void sparse_linear(const Kernels&, const Parallel&, const T* x, int64_t batch, const Sparse<T>&, const Finish<T>&,
+                   T* y);
+template <class T>
+void masked_linear(const Kernels&, const Parallel&, const T* x, int64_t batch, const Masked<T>&, const Finish<T>&,
+                   T* y);
+template <class T>
+void structured_conv(const Kernels&, const Parallel&, const T* x, const ConvShape&, const Structured<T>&,
+                     const Finish<T>&, T* y);
+template <class T>
+void sparse_conv(const Kernels&, const Parallel&, const T* x, const ConvShape&, const Sparse<T>&, const Finish<T>&,
+                 T* y);
 
 // Element 8 i + j goes to bit j of byte i; unused bits of the last byte are 0.
 void pack_bits(const Kernels&, const Parallel&, const uint8_t* bools, uint8_t* bits, int64_t count);

@@ -1,12 +1,8 @@
 // Registers the CPU kernels: checks, allocation and torch's threads around the raw-pointer API.
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-
 #include <cmath>
 #include <tuple>
 
-#include "checks.h"
+#include "tensors.h"
 
 #define LPS_STRING(x) #x
 #define LPS_EXPANDED_STRING(x) LPS_STRING(x)
@@ -14,13 +10,9 @@
 namespace {
 
 using namespace lps;
-using Tensors = std::vector<Tensor>;
-using Ints = std::vector<int64_t>;
 
 // Read from the file by lps_kernels/backends/native.py before it loads the library.
 [[gnu::used]] const char kVersion[] = "lps-kernels-version=" LPS_EXPANDED_STRING(LPS_VERSION);
-
-void on_torch_threads(int64_t count, const Body& body) { torch::stable::parallel_for(0, count, 1, body); }
 
 DType dtype_of(const Tensor& tensor) {
   switch (tensor.scalar_type()) {
@@ -35,20 +27,10 @@ DType dtype_of(const Tensor& tensor) {
   }
 }
 
-Tensor dense(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor); }
-Tensors dense(const Tensors& tensors) {
-  Tensors out;
-  out.reserve(tensors.size());
-  for (const Tensor& tensor : tensors) out.push_back(dense(tensor));
-  return out;
-}
 Tensor empty_as(const Tensor& model) { return torch::stable::new_empty(model, model.sizes()); }
 Tensor empty_bytes(const Tensor& model, int64_t count, ScalarType dtype = ScalarType::Byte) {
   return torch::stable::new_empty(model, Ints{count}, dtype);
 }
-int64_t packed_size(int64_t count) { return count / 8 + (count % 8 != 0); }
-const uint8_t* bytes(const Tensor& tensor) { return static_cast<const uint8_t*>(tensor.data_ptr()); }
-uint8_t* mutable_bytes(const Tensor& tensor) { return static_cast<uint8_t*>(tensor.data_ptr()); }
 
 // ---- bits ----
 

@@ -1,4 +1,4 @@
-"""Operators of Learn-Prune-Share: composition, projection, ADMM update, optimiser step, bit packing.
+"""Operators of Learn-Prune-Share: composition, projection, ADMM update, optimiser step, bit packing, inference.
 
 Every operator has a readable reference that runs on any device; faster backends replace it where they are available.
 :func:`backends` says which are and why others are not.
@@ -13,10 +13,16 @@ from lps_kernels.ops import (
     compose_owned,
     group_scores,
     group_view,
+    masked_linear,
     pack_bits,
     project,
     proximal_adam_,
     proximal_grad_,
+    sparse_conv,
+    sparse_linear,
+    structured_conv1d,
+    structured_conv2d,
+    structured_linear,
     unpack_bits,
 )
 from lps_kernels.optim import Layer, ProximalAdam
@@ -33,9 +39,15 @@ __all__ = [
     "compose_owned",
     "group_scores",
     "group_view",
+    "masked_linear",
     "pack_bits",
     "project",
     "proximal_adam_",
     "proximal_grad_",
+    "sparse_conv",
+    "sparse_linear",
+    "structured_conv1d",
+    "structured_conv2d",
+    "structured_linear",
     "unpack_bits",
 ]

@@ -13,6 +13,7 @@ from torch import Tensor
 from lps_kernels._registry import Args, Op
 from tests.helpers import (
     OPS,
+    SUMMED,
     CorrectSqrt,
     assert_same_bits,
     copy_of,
@@ -26,8 +27,6 @@ from tests.helpers import (
     upcast,
 )
 
-# Backends may take these sums in another order; everything else is specified to the bit.
-SUMMED = {"group_scores"}
 # The samples' terms are below 16, so that is what a cancelling sum can lose its last places to.
 LARGEST_TERM = 16
 ROUNDED = (torch.float32, torch.bfloat16, torch.float16)

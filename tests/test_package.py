@@ -23,10 +23,16 @@ def test_public_names_of_lps_kernels_are_frozen() -> None:
         "compose_owned",
         "group_scores",
         "group_view",
+        "masked_linear",
         "pack_bits",
         "project",
         "proximal_adam_",
         "proximal_grad_",
+        "sparse_conv",
+        "sparse_linear",
+        "structured_conv1d",
+        "structured_conv2d",
+        "structured_linear",
         "unpack_bits",
     ]
     assert all(hasattr(lps_kernels, name) for name in lps_kernels.__all__)

@@ -10,15 +10,20 @@ namespace lps {
 namespace {
 
 const Kernels& choose() {
-  const Kernels* avx2 = avx2_kernels();
+  const Kernels* const all[] = {&scalar_kernels(), avx2_kernels(), avx512_kernels()};  // the best one last
   const char* wanted = std::getenv("LPS_CPU_ISA");
   const std::string name = wanted == nullptr ? "" : wanted;
-  if (name.empty()) return avx2 != nullptr ? *avx2 : scalar_kernels();
-  if (name == "scalar") return scalar_kernels();
-  if (name == "avx2" && avx2 != nullptr) return *avx2;
-  throw std::runtime_error("lps_kernels: LPS_CPU_ISA: expected " +
-                           std::string(avx2 != nullptr ? "scalar or avx2" : "scalar (all this processor has)") +
-                           ", got " + name);
+  const Kernels* best = nullptr;
+  std::string names;
+  for (const Kernels* kernels : all) {
+    if (kernels == nullptr) continue;
+    if (name == kernels->name) return *kernels;
+    names += (best == nullptr ? "" : ", ") + std::string(kernels->name);
+    best = kernels;
+  }
+  if (name.empty()) return *best;
+  throw std::runtime_error("lps_kernels: LPS_CPU_ISA: expected one of " + names + " (all this processor has), got " +
+                           name);
 }
 
 }  // namespace

@@ -10,6 +10,11 @@ namespace lps {
 constexpr int kDTypes = 4;
 constexpr int kLanes = 8;
 
+// A tile of a matrix product: up to 6 rows by up to 4 panels of 16 columns.
+constexpr int kRows = kFilters;
+constexpr int kPanels = 4;
+constexpr int kTile = kPanels * kPanel;
+
 // Weights a unit of work holds: 32768 x 4 bytes stay in a core's L2 cache together with their companions.
 constexpr int64_t kUnit = 32768;
 
@@ -53,8 +58,55 @@ struct SelectKernels {
                            uint8_t* bits, void* out, bool stream);
 };
 
+// One column of a convolution's matrix: the channel, as an offset into an image, and the tap of the kernel.
+struct ConvColumn {
+  int64_t plane;
+  int32_t tap;
+};
+// Positions of a tile that meet consecutive places of an input row: columns [to, to + count) read from, from +
+// stride...
+struct Copy {
+  int64_t from, to, count;
+};
+// All that one tap of the kernel meets; `gaps` where some position meets padding.
+struct TapCopies {
+  const Copy *begin, *end;
+  bool gaps;
+};
+// Positions of a tile that lie side by side in the output.
+struct Run {
+  int64_t column, position, count;
+};
+
+// Products of matrices of floats; see matrix_kernels.h for what each one computes.
+struct MatrixKernels {
+  int64_t width;  // floats in a vector
+  void (*dense_tile[kRows][kPanels])(const float* a, const float* b, int64_t b_step, int64_t b_panel, int64_t depth,
+                                     float* c, int64_t c_step, bool add);
+  void (*pack_rows)(const float* x, int64_t x_step, int64_t rows, const int32_t* columns, int64_t depth, float* out);
+  void (*pack_masked)(const float* w_bar, const uint8_t* owner, const uint8_t* bits, int64_t last_byte, int64_t first,
+                      uint8_t task, int64_t inputs, int64_t outputs, int64_t depth, float* out);
+  void (*finish_rows)(const float* c, int64_t c_step, int64_t rows, int64_t count, const int32_t* targets,
+                      int64_t begin, int64_t end, const float* bias, bool relu, float* y, int64_t y_step);
+  void (*pack_positions)(const float* x, const ConvColumn* columns, int64_t depth, const TapCopies* taps,
+                         int64_t stride, float* out, int64_t out_step);
+  void (*finish_positions)(const float* sums, const Run* runs, int64_t count, int64_t channel_offset, float bias,
+                           const float* residual, bool relu, float* y);
+  void (*pack_transposed)(const float* x, int64_t x_step, int64_t rows, int64_t depth, float* out, int64_t out_step);
+  void (*finish_transposed)(const float* c, int64_t c_step, int64_t rows, int64_t count, const float* bias, bool relu,
+                            float* y, int64_t y_step);
+  int64_t (*decode_bits)(const uint8_t* bits, int64_t rows, uint8_t* positions, uint8_t* counts);
+  void (*sparse_block[kPanels])(const float* values, const uint8_t* positions, const uint8_t* counts,
+                                const uint8_t* targets, int64_t rows, const float* tile, float* c, bool add);
+  const float* (*sparse_rows[kPanels])(const float* values, const uint8_t* bits, const uint8_t* targets, int64_t rows,
+                                       const float* x, float* sums);
+  void (*finish_sparse_rows[kPanels])(const float* sums, int64_t count, const float* bias, bool relu, float* y,
+                                      int64_t y_step);
+};
+
 struct Kernels {
   const char* name;
+  MatrixKernels matrix;
 
   void (*compose[kDTypes][3])(const void* w, const void* mask, const void* w_bar, void* out, int64_t begin, int64_t end,
                               bool stream);

@@ -3,8 +3,10 @@
 #include "bits_kernels.h"
 #include "compose_kernels.h"
 #include "lanes_avx2.h"
+#include "matrix_kernels.h"
 #include "select_kernels.h"
 #include "step_kernels.h"
+#include "vectors_avx2.h"
 #else
 #include "isa.h"
 #endif
@@ -23,6 +25,7 @@ const Kernels* avx2_kernels() {
     fill_select<Avx2Isa>(kernels);
     fill_step<Avx2Isa>(kernels);
     fill_bits<Avx2Isa>(kernels);
+    fill_matrix<Avx2Vectors>(kernels);
     return kernels;
   }();
   return &table;

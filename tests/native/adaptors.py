@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lps_kernels.ops._matrix import Convolution
 from lps_kernels.ops.bits import packed_size
 from lps_kernels.ops.scores import views_of
 
@@ -210,6 +211,96 @@ def proximal_grad_(
     return values(blocks[0])
 
 
+def inference(native: Native, name: str, x: Tensor) -> Callable[..., None]:
+    """The bridge's function for the dtype of x, its runner given."""
+    function = getattr(native.bridge, f"{name}_{str(x.dtype).removeprefix('torch.')}")
+    return lambda *args: function(native.runner, *args)
+
+
+def maybe(native: Native, tensor: Tensor | None) -> Block | None:
+    return None if tensor is None else native.load(tensor)
+
+
+def address_of(block: Block | None) -> int:
+    return 0 if block is None else block.address
+
+
+def chosen(block: Block | None, limit: int) -> tuple[int, int]:
+    """Address and number of the indices that pick some of ``limit``."""
+    return (0, limit) if block is None else (block.address, block.shape[0])
+
+
+def structured_linear(
+    native: Native,
+    x: Tensor,
+    weight: Tensor,
+    columns: Tensor | None,
+    rows: Tensor | None,
+    bias: Tensor | None,
+    outputs: int,
+    relu: bool,
+) -> list[Tensor]:
+    source, packed, y = native.load(x), native.load(weight), native.room((*x.shape[:-1], outputs), x.dtype)
+    read, written, shift = (maybe(native, tensor) for tensor in (columns, rows, bias))
+    inputs = x.shape[-1]
+    picked = packed.address, chosen(read, inputs), chosen(written, outputs), outputs
+    call = inference(native, "structured_linear", x)
+    call(source.address, prod(x.shape[:-1]), inputs, *picked, (address_of(shift), 0, relu), y.address)
+    return [y.tensor()]
+
+
+def masked_linear(
+    native: Native, x: Tensor, w_bar: Tensor, owner: Tensor, bits: Tensor, task: int, bias: Tensor | None, relu: bool
+) -> list[Tensor]:
+    blocks, shift, (outputs, inputs) = native.load_all((w_bar, owner, bits)), maybe(native, bias), w_bar.shape
+    source, y = native.load(x), native.room((*x.shape[:-1], outputs), x.dtype)
+    weight = *addresses(blocks, 3), task, inputs, outputs
+    call = inference(native, "masked_linear", x)
+    call(source.address, prod(x.shape[:-1]), *weight, (address_of(shift), 0, relu), y.address)
+    return [y.tensor()]
+
+
+def sparse_linear(native: Native, x: Tensor, *rest: Any) -> list[Tensor]:
+    packed, (bias, outputs, relu) = native.load_all(rest[:4]), rest[4:]
+    source, shift, y = native.load(x), maybe(native, bias), native.room((*x.shape[:-1], outputs), x.dtype)
+    weight = x.shape[-1], tuple(addresses(packed, 4)), outputs
+    call = inference(native, "sparse_linear", x)
+    call(source.address, prod(x.shape[:-1]), *weight, (address_of(shift), 0, relu), y.address)
+    return [y.tensor()]
+
+
+def conv_shape(x: Tensor, conv: Convolution) -> list[int]:
+    """The numbers of lps::ConvShape; one dimension is a single row."""
+    size, out = list(x.shape[2:]), conv.output_size(x.shape[2:])
+    if x.dim() == 3:
+        size, out = [1, *size], [1, *out]
+        conv = Convolution(*([first, *rest] for first, rest in zip((1, 1, 0, 1), conv, strict=True)))
+    return [*x.shape[:2], *size, *conv.kernel, *conv.stride, *conv.padding, *conv.dilation, *out]
+
+
+def structured_conv(native: Native, x: Tensor, weight: Tensor, *rest: Any) -> list[Tensor]:
+    columns, rows, bias, residual, outputs, *sizes, _, relu = rest
+    conv = Convolution(*sizes)
+    source, packed = native.load(x), native.load(weight)
+    y = native.room((len(x), outputs, *conv.output_size(x.shape[2:])), x.dtype)
+    read, written, shift, added = (maybe(native, tensor) for tensor in (columns, rows, bias, residual))
+    picked = packed.address, chosen(read, x.shape[1] * conv.taps), chosen(written, outputs), outputs
+    call = inference(native, "structured_conv", x)
+    call(source.address, conv_shape(x, conv), *picked, (address_of(shift), address_of(added), relu), y.address)
+    return [y.tensor()]
+
+
+def sparse_conv(native: Native, x: Tensor, *rest: Any) -> list[Tensor]:
+    packed, (bias, residual, outputs, *sizes, _, relu) = native.load_all(rest[:4]), rest[4:]
+    conv = Convolution(*sizes)
+    source, shift, added = native.load(x), maybe(native, bias), maybe(native, residual)
+    y = native.room((len(x), outputs, *conv.output_size(x.shape[2:])), x.dtype)
+    weight = x.shape[1] * conv.taps, tuple(addresses(packed, 4)), outputs
+    call = inference(native, "sparse_conv", x)
+    call(source.address, conv_shape(x, conv), *weight, (address_of(shift), address_of(added), relu), y.address)
+    return [y.tensor()]
+
+
 ADAPTORS: dict[str, Callable[..., list[Tensor]]] = {
     "pack_bits": pack_bits,
     "unpack_bits": unpack_bits,
@@ -222,4 +313,10 @@ ADAPTORS: dict[str, Callable[..., list[Tensor]]] = {
     "admm_update_": admm_update_,
     "proximal_adam_": proximal_adam_,
     "proximal_grad_": proximal_grad_,
+    "structured_linear": structured_linear,
+    "masked_linear": masked_linear,
+    "structured_conv1d": structured_conv,
+    "structured_conv2d": structured_conv,
+    "sparse_linear": sparse_linear,
+    "sparse_conv": sparse_conv,
 }

@@ -69,9 +69,10 @@ struct Runner {
   lps::Parallel parallel;
 
   Runner(const std::string& isa, const Partition& partition)
-      : kernels(isa == "scalar" ? &lps::scalar_kernels()
-                : isa == "avx2" ? lps::avx2_kernels()
-                                : nullptr),
+      : kernels(isa == "scalar"   ? &lps::scalar_kernels()
+                : isa == "avx2"   ? lps::avx2_kernels()
+                : isa == "avx512" ? lps::avx512_kernels()
+                                  : nullptr),
         parallel([partition](int64_t count, const lps::Body& body) { partition.run(count, body); }) {
     if (kernels == nullptr) throw std::invalid_argument("no kernels for " + isa + " on this machine");
   }
@@ -91,8 +92,10 @@ Refusal refusal_of(const std::optional<lps::Shortfall>& shortfall) {
 }
 
 std::vector<std::string> isas() {
-  std::vector<std::string> names{lps::isa_name(lps::scalar_kernels())};
-  if (lps::avx2_kernels() != nullptr) names.emplace_back(lps::isa_name(*lps::avx2_kernels()));
+  std::vector<std::string> names;
+  for (const lps::Kernels* kernels : {&lps::scalar_kernels(), lps::avx2_kernels(), lps::avx512_kernels()}) {
+    if (kernels != nullptr) names.emplace_back(lps::isa_name(*kernels));
+  }
   return names;
 }
 
@@ -148,6 +151,77 @@ void proximal_grad(const Runner& runner, lps::DType dtype, lps::Moves moves, dou
   lps::proximal_grad(*runner.kernels, runner.parallel, dtype, moves, rho, tau, all);
 }
 
+// ---- inference: every function for float and double ----
+
+using Indices = std::pair<Address, int64_t>;  // where, or null for all; how many
+using PackedTuple = std::tuple<Address, Address, Address, Address>;
+using FinishTuple = std::tuple<Address, Address, bool>;  // bias, residual, relu
+
+template <class T>
+lps::Structured<T> structured(Address weight, const Indices& columns, const Indices& rows, int64_t outputs) {
+  return {at<const T>(weight), at<const int32_t>(columns.first),
+          columns.second,      at<const int32_t>(rows.first),
+          rows.second,         outputs};
+}
+template <class T>
+lps::Sparse<T> sparse(const PackedTuple& packed, int64_t inputs, int64_t outputs) {
+  const auto [values, bits, targets, offsets] = packed;
+  return {at<const T>(values),
+          at<const uint8_t>(bits),
+          at<const uint8_t>(targets),
+          at<const int64_t>(offsets),
+          inputs,
+          outputs};
+}
+template <class T>
+lps::Finish<T> finish(const FinishTuple& wanted) {
+  const auto [bias, residual, relu] = wanted;
+  return {at<const T>(bias), at<const T>(residual), relu};
+}
+lps::ConvShape shape_of(const std::vector<int64_t>& s) {
+  return {s.at(0), s.at(1), s.at(2), s.at(3),  s.at(4),  s.at(5),  s.at(6),
+          s.at(7), s.at(8), s.at(9), s.at(10), s.at(11), s.at(12), s.at(13)};
+}
+
+template <class T>
+void def_inference(py::module_& m, const std::string& suffix) {
+  m.def(("structured_linear_" + suffix).c_str(),
+        [](const Runner& r, Address x, int64_t batch, int64_t inputs, Address weight, const Indices& columns,
+           const Indices& rows, int64_t outputs, const FinishTuple& wanted, Address y) {
+          lps::structured_linear<T>(*r.kernels, r.parallel, at<const T>(x), batch, inputs,
+                                    structured<T>(weight, columns, rows, outputs), finish<T>(wanted), at<T>(y));
+        });
+  m.def(("masked_linear_" + suffix).c_str(),
+        [](const Runner& r, Address x, int64_t batch, Address w_bar, Address owner, Address bits, int64_t task,
+           int64_t inputs, int64_t outputs, const FinishTuple& wanted, Address y) {
+          const lps::Masked<T> weight{at<const T>(w_bar),
+                                      at<const uint8_t>(owner),
+                                      at<const uint8_t>(bits),
+                                      static_cast<uint8_t>(task),
+                                      inputs,
+                                      outputs};
+          lps::masked_linear<T>(*r.kernels, r.parallel, at<const T>(x), batch, weight, finish<T>(wanted), at<T>(y));
+        });
+  m.def(("sparse_linear_" + suffix).c_str(),
+        [](const Runner& r, Address x, int64_t batch, int64_t inputs, const PackedTuple& packed, int64_t outputs,
+           const FinishTuple& wanted, Address y) {
+          lps::sparse_linear<T>(*r.kernels, r.parallel, at<const T>(x), batch, sparse<T>(packed, inputs, outputs),
+                                finish<T>(wanted), at<T>(y));
+        });
+  m.def(("structured_conv_" + suffix).c_str(),
+        [](const Runner& r, Address x, const std::vector<int64_t>& shape, Address weight, const Indices& columns,
+           const Indices& rows, int64_t outputs, const FinishTuple& wanted, Address y) {
+          lps::structured_conv<T>(*r.kernels, r.parallel, at<const T>(x), shape_of(shape),
+                                  structured<T>(weight, columns, rows, outputs), finish<T>(wanted), at<T>(y));
+        });
+  m.def(("sparse_conv_" + suffix).c_str(),
+        [](const Runner& r, Address x, const std::vector<int64_t>& shape, int64_t inputs, const PackedTuple& packed,
+           int64_t outputs, const FinishTuple& wanted, Address y) {
+          lps::sparse_conv<T>(*r.kernels, r.parallel, at<const T>(x), shape_of(shape),
+                              sparse<T>(packed, inputs, outputs), finish<T>(wanted), at<T>(y));
+        });
+}
+
 }  // namespace
 
 PYBIND11_MODULE(lps_bridge, m) {
@@ -199,4 +273,6 @@ PYBIND11_MODULE(lps_bridge, m) {
   m.def("unpack_bits", [](const Runner& runner, Address bits, Address bools, int64_t count) {
     lps::unpack_bits(*runner.kernels, runner.parallel, at<const uint8_t>(bits), at<uint8_t>(bools), count);
   });
+  def_inference<float>(m, "float32");
+  def_inference<double>(m, "float64");
 }

@@ -1,0 +1,124 @@
+// Drivers of convolutions: a tile of 64 output positions is packed, columns gathered on the way, and multiplied with
+// the packed filters.
+#include "positions.h"
+
+namespace lps {
+
+namespace {
+
+// Cut by sizes alone: by tiles of positions and, where these are few, by groups of filters too.
+struct Grid {
+  int64_t tiles, groups;
+  Grid(int64_t positions, int64_t parts)
+      : tiles(positions), groups(std::max<int64_t>(1, std::min(parts, parts_of(4, std::max<int64_t>(positions, 1))))) {}
+  int64_t units() const { return tiles * groups; }
+};
+
+// Output channels without any weight: what is left of them is their bias.
+void finish_absent(const MatrixKernels& matrix, const Positions& tile, const Structured<float>& weight, int64_t begin,
+                   int64_t end, int64_t plane, const Finish<float>& finish, float* y) {
+  static constexpr float zeros[kTile] = {};
+  int64_t row = begin == 0 ? 0 : weight.rows[begin - 1] + 1;
+  for (int64_t next = begin; next <= end; ++next) {
+    // Those before the next one that is present, and behind the last of all those up to the end.
+    const int64_t stop = next < weight.row_count ? weight.rows[next] : weight.outputs;
+    if (next == end && next < weight.row_count) break;
+    for (; row < stop; ++row) {
+      matrix.finish_positions(zeros, tile.runs().data(), static_cast<int64_t>(tile.runs().size()), row * plane,
+                              finish.bias == nullptr ? 0.0f : finish.bias[row], finish.residual, finish.relu, y);
+    }
+    row = stop + 1;
+  }
+}
+
+}  // namespace
+
+template <>
+void structured_conv(const Kernels& kernels, const Parallel& parallel, const float* x, const ConvShape& shape,
+                     const Structured<float>& weight, const Finish<float>& finish, float* y) {
+  const MatrixKernels& matrix = kernels.matrix;
+  const int64_t depth = weight.column_count, plane = shape.out_height * shape.out_width;
+  const std::vector<ConvColumn> columns = conv_columns(shape, weight.columns, depth);
+  const int64_t panels = parts_of(weight.row_count, kFilters);
+  const Grid grid(Positions::tiles(shape), panels);
+  const int64_t blocks = std::max<int64_t>(parts_of(depth, kDepth), 1);
+  parallel(grid.units(), [&](int64_t begin, int64_t end) {
+    const int64_t most = parts_of(panels, grid.groups) * kFilters;
+    const Room<float> packed(depth * kTile), sums((blocks == 1 ? kFilters : most) * kTile);
+    int64_t packed_tile = -1;
+    std::optional<Positions> tile;
+    for (int64_t unit = begin; unit < end; ++unit) {
+      if (unit / grid.groups != packed_tile) {
+        packed_tile = unit / grid.groups;
+        tile.emplace(shape, weight.outputs, packed_tile);
+        tile->pack(matrix, x, columns.data(), depth, packed.get());
+      }
+      const int64_t group = unit % grid.groups, step = tile->panels() * kPanel;
+      const int64_t first = panels * group / grid.groups, last = panels * (group + 1) / grid.groups;
+      const auto sums_of = [&](int64_t panel) {
+        return sums.get() + (blocks == 1 ? 0 : (panel - first) * kFilters * kTile);
+      };
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t k = block * kDepth, some = std::min(kDepth, depth - k);
+        for (int64_t panel = first; panel < last; ++panel) {
+          const int64_t row = panel * kFilters, rows = std::min<int64_t>(weight.row_count - row, kFilters);
+          matrix.dense_tile[rows - 1][tile->panels() - 1](weight.weight + row * depth + k * rows,
+                                                          packed.get() + k * step, step, kPanel, some, sums_of(panel),
+                                                          kTile, block > 0);
+          if (block + 1 < blocks) continue;
+          for (int64_t r = 0; r < rows; ++r) {
+            const int64_t channel = weight.rows == nullptr ? row + r : weight.rows[row + r];
+            matrix.finish_positions(
+                sums_of(panel) + r * kTile, tile->runs().data(), static_cast<int64_t>(tile->runs().size()),
+                channel * plane, finish.bias == nullptr ? 0.0f : finish.bias[channel], finish.residual, finish.relu, y);
+          }
+        }
+      }
+      if (weight.rows != nullptr) {
+        const int64_t stop = std::min(last * kFilters, weight.row_count);
+        finish_absent(matrix, *tile, weight, std::min(first * kFilters, stop), stop, plane, finish, y);
+      }
+    }
+  });
+}
+
+template <>
+void sparse_conv(const Kernels& kernels, const Parallel& parallel, const float* x, const ConvShape& shape,
+                 const Sparse<float>& weight, const Finish<float>& finish, float* y) {
+  const MatrixKernels& matrix = kernels.matrix;
+  const int64_t depth = weight.inputs, plane = shape.out_height * shape.out_width;
+  const int64_t blocks = parts_of(depth, kSparseDepth), panels = parts_of(weight.outputs, kSparseRows);
+  const std::vector<ConvColumn> columns = conv_columns(shape, nullptr, depth);
+  const Grid grid(Positions::tiles(shape), panels);
+  parallel(grid.units(), [&](int64_t begin, int64_t end) {
+    const Room<float> packed(depth * kTile), sums(kSparseRows * kTile);
+    const Room<uint8_t> positions(kSparseRows * kSparseDepth + 64), counts(kSparseRows);
+    int64_t packed_tile = -1;
+    std::optional<Positions> tile;
+    for (int64_t unit = begin; unit < end; ++unit) {
+      if (unit / grid.groups != packed_tile) {
+        packed_tile = unit / grid.groups;
+        tile.emplace(shape, weight.outputs, packed_tile);
+        tile->pack(matrix, x, columns.data(), depth, packed.get());
+      }
+      const int64_t group = unit % grid.groups, step = tile->panels() * kPanel;
+      for (int64_t panel = panels * group / grid.groups; panel < panels * (group + 1) / grid.groups; ++panel) {
+        const int64_t row = panel * kSparseRows, rows = std::min<int64_t>(weight.outputs - row, kSparseRows);
+        for (int64_t block = 0; block < blocks; ++block) {
+          const int64_t at = row * blocks + block * rows;
+          matrix.decode_bits(weight.bits + at * (kSparseDepth / 8), rows, positions.get(), counts.get());
+          matrix.sparse_block[tile->panels() - 1](weight.values + weight.offsets[panel * blocks + block],
+                                                  positions.get(), counts.get(), weight.targets + at, rows,
+                                                  packed.get() + block * kSparseDepth * step, sums.get(), block > 0);
+        }
+        for (int64_t r = 0; r < rows; ++r) {
+          matrix.finish_positions(sums.get() + r * step, tile->runs().data(), static_cast<int64_t>(tile->runs().size()),
+                                  (row + r) * plane, finish.bias == nullptr ? 0.0f : finish.bias[row + r],
+                                  finish.residual, finish.relu, y);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace lps

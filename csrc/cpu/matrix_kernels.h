@@ -1,0 +1,346 @@
+// Kernels of the matrix family, for any instruction set: the dense tile, what packs and finishes it, the sparse block.
+// All of them work on floats, on one thread; the drivers (linear.cpp, convolution.cpp, sparse.cpp) cut the work.
+#pragma once
+
+#include "isa.h"
+
+namespace lps {
+namespace {
+
+// ---- the dense tile ----
+
+// c[r, 16 p + j] (+)= sum over k of a[k * rows + r] * b[p * b_panel + k * b_step + j], for r < rows and p < panels.
+template <class I, int rows, int panels>
+void dense_tile(const float* a, const float* b, int64_t b_step, int64_t b_panel, int64_t depth, float* c,
+                int64_t c_step, bool add) {
+  constexpr int vectors = panels * kPanel / I::width, group = vectors < I::group ? vectors : I::group;
+  static_assert(vectors % group == 0);
+  constexpr int whole = kPanel / I::width;  // vectors of a panel
+  for (int first = 0; first < vectors; first += group) {
+    typename I::V sums[rows][group];
+    const float* columns[group];
+#pragma GCC unroll 4
+    for (int v = 0; v < group; ++v) {
+      columns[v] = b + (first + v) / whole * b_panel + (first + v) % whole * I::width;
+#pragma GCC unroll 6
+      for (int r = 0; r < rows; ++r) sums[r][v] = add ? I::load(c + r * c_step + (first + v) * I::width) : I::zero();
+    }
+    const float* left = a;
+    for (int64_t k = 0; k < depth; ++k) {
+      typename I::V right[group];
+#pragma GCC unroll 4
+      for (int v = 0; v < group; ++v) right[v] = I::load(columns[v] + k * b_step);
+#pragma GCC unroll 6
+      for (int r = 0; r < rows; ++r) {
+        const auto factor = I::set(left[r]);
+#pragma GCC unroll 4
+        for (int v = 0; v < group; ++v) sums[r][v] = I::fma(factor, right[v], sums[r][v]);
+      }
+      left += rows;
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < group; ++v) I::store(c + r * c_step + (first + v) * I::width, sums[r][v]);
+    }
+  }
+}
+
+// ---- linear layers: activations are the rows of a tile, packed weights its columns ----
+
+// out[k * rows + r] = x[r * x_step + columns[k]]; up to 8 floats behind the last one are overwritten.
+template <class I>
+void pack_rows(const float* x, int64_t x_step, int64_t rows, const int32_t* columns, int64_t depth, float* out) {
+  int64_t k = 0;
+  for (; k + 8 <= depth; k += 8) {
+    typename I::Eight block[8];
+    for (int64_t r = 0; r < 8; ++r) {
+      const float* row = x + (r < rows ? r : 0) * x_step;
+      block[r] = columns == nullptr ? I::load8(row + k) : I::gather8(row, columns + k);
+    }
+    I::transpose8(block);
+    for (int64_t i = 0; i < 8; ++i) I::store8(out + (k + i) * rows, block[i]);  // the next one overwrites the rest
+  }
+  for (; k < depth; ++k) {
+    const int64_t column = columns == nullptr ? k : columns[k];
+    for (int64_t r = 0; r < rows; ++r) out[k * rows + r] = x[r * x_step + column];
+  }
+}
+
+// The weights that a task runs with, for outputs [0, outputs) of at most 16 and inputs [0, depth), as one panel:
+// out[k * 16 + n] = owned by the task or selected by its bit ? w_bar[n * inputs + k] : 0. `first` is the coordinate of
+// w_bar[0], for its bit.
+template <class I>
+void pack_masked(const float* w_bar, const uint8_t* owner, const uint8_t* bits, int64_t last_byte, int64_t first,
+                 uint8_t task, int64_t inputs, int64_t outputs, int64_t depth, float* out) {
+  const auto chosen = [&](int64_t at) {
+    const int64_t byte = (first + at) / 8, next = byte < last_byte ? byte + 1 : last_byte;
+    return static_cast<uint8_t>((bits[byte] | bits[next] << 8) >> ((first + at) % 8));
+  };
+  for (int64_t half = 0; half < kPanel; half += 8) {
+    int64_t k = 0;
+    for (; k + 8 <= depth; k += 8) {
+      typename I::Eight block[8];
+      for (int64_t r = 0; r < 8; ++r) {
+        const int64_t at = (half + r) * inputs + k;
+        block[r] = half + r >= outputs ? I::zero8()
+                                       : I::mask8(I::load8(w_bar + at), chosen(at) | I::equal_bits(owner + at, task));
+      }
+      I::transpose8(block);
+      for (int64_t i = 0; i < 8; ++i) I::store8(out + (k + i) * kPanel + half, block[i]);
+    }
+    for (; k < depth; ++k) {
+      for (int64_t r = 0; r < 8; ++r) {
+        const int64_t at = (half + r) * inputs + k;
+        const bool kept = half + r < outputs && ((owner[at] & kOwnerTask) == task || (chosen(at) & 1) != 0);
+        out[k * kPanel + half + r] = kept ? w_bar[at] : 0.0f;
+      }
+    }
+  }
+}
+
+// y[r, n] = finish(c[r, n] + bias[n]) for n < count. Where `targets` is set, c[r, n] goes to y[r, targets[n]] instead
+// and the outputs of [begin, end) that no n goes to hold their bias alone.
+template <class I>
+void finish_rows(const float* c, int64_t c_step, int64_t rows, int64_t count, const int32_t* targets, int64_t begin,
+                 int64_t end, const float* bias, bool relu, float* y, int64_t y_step) {
+  const auto finish = [&](typename I::V x) { return relu ? I::relu(x) : x; };
+  const auto bias_at = [&](int64_t n, int64_t part) {
+    return bias == nullptr ? I::zero() : part < I::width ? I::load_part(bias + n, part) : I::load(bias + n);
+  };
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = y + r * y_step;
+    const float* sums = c + r * c_step;
+    for (int64_t n = begin; n < end; n += I::width) {
+      const int64_t part = end - n;
+      auto sum = bias_at(n, part);
+      if (targets == nullptr) sum = I::add(sum, I::load(sums + n - begin));  // a tile's columns fill whole panels
+      if (part < I::width) {
+        I::store_part(row + n, finish(sum), part);
+      } else {
+        I::store(row + n, finish(sum));
+      }
+    }
+    if (targets != nullptr) {
+      for (int64_t n = 0; n < count; ++n) {
+        const float sum = sums[n] + (bias == nullptr ? 0.0f : bias[targets[n]]);
+        row[targets[n]] = relu && sum < 0 ? 0.0f : sum;
+      }
+    }
+  }
+}
+
+// ---- convolutions: filters are the rows of a tile, positions its columns ----
+
+template <class I>
+void copy_floats(float* to, const float* from, int64_t count) {
+  int64_t i = 0;
+  for (; i + I::width <= count; i += I::width) I::store(to + i, I::load(from + i));
+  if (i < count) I::store_part(to + i, I::load_part(from + i, count - i), count - i);
+}
+
+// out[k * out_step + j] = what the k-th column of the weight meets at the j-th position of the tile.
+template <class I>
+void pack_positions(const float* x, const ConvColumn* columns, int64_t depth, const TapCopies* taps, int64_t stride,
+                    float* out, int64_t out_step) {
+  for (int64_t k = 0; k < depth; ++k) {
+    const TapCopies& tap = taps[columns[k].tap];
+    const float* plane = x + columns[k].plane;
+    float* row = out + k * out_step;
+    if (tap.gaps) {
+      for (int64_t j = 0; j < out_step; j += I::width) I::store(row + j, I::zero());
+    }
+    for (const Copy* copy = tap.begin; copy != tap.end; ++copy) {
+      const float* from = plane + copy->from;
+      if (stride == 1) {
+        copy_floats<I>(row + copy->to, from, copy->count);
+      } else {
+        for (int64_t j = 0; j < copy->count; ++j) row[copy->to + j] = from[j * stride];
+      }
+    }
+  }
+}
+
+// One output channel at the positions of a tile: y = finish(sums + bias + residual). Runs lie in y as in residual.
+template <class I>
+void finish_positions(const float* sums, const Run* runs, int64_t count, int64_t channel_offset, float bias,
+                      const float* residual, bool relu, float* y) {
+  const auto shift = I::set(bias);
+  for (int64_t s = 0; s < count; ++s) {
+    const float* from = sums + runs[s].column;
+    const int64_t at = runs[s].position + channel_offset;
+    int64_t j = 0;
+    for (; j + I::width <= runs[s].count; j += I::width) {
+      auto sum = I::add(I::load(from + j), shift);
+      if (residual != nullptr) sum = I::add(sum, I::load(residual + at + j));
+      I::store(y + at + j, relu ? I::relu(sum) : sum);
+    }
+    const int64_t part = runs[s].count - j;
+    if (part > 0) {
+      auto sum = I::add(I::load_part(from + j, part), shift);
+      if (residual != nullptr) sum = I::add(sum, I::load_part(residual + at + j, part));
+      I::store_part(y + at + j, relu ? I::relu(sum) : sum, part);
+    }
+  }
+}
+
+// ---- irregular weights ----
+
+// out[k * out_step + r] = r < rows ? x[r * x_step + k] : 0, for k < depth and r < out_step (a multiple of 8).
+template <class I>
+void pack_transposed(const float* x, int64_t x_step, int64_t rows, int64_t depth, float* out, int64_t out_step) {
+  int64_t k = 0;
+  for (; k + 8 <= depth; k += 8) {
+    for (int64_t r = 0; r < out_step; r += 8) {
+      typename I::Eight block[8];
+      for (int64_t i = 0; i < 8; ++i) block[i] = r + i < rows ? I::load8(x + (r + i) * x_step + k) : I::zero8();
+      I::transpose8(block);
+      for (int64_t i = 0; i < 8; ++i) I::store8(out + (k + i) * out_step + r, block[i]);
+    }
+  }
+  for (; k < depth; ++k) {
+    for (int64_t r = 0; r < out_step; ++r) out[k * out_step + r] = r < rows ? x[r * x_step + k] : 0.0f;
+  }
+}
+
+// y[r * y_step + n] = finish(c[n * c_step + r] + bias[n]) for r < rows and n < count.
+template <class I>
+void finish_transposed(const float* c, int64_t c_step, int64_t rows, int64_t count, const float* bias, bool relu,
+                       float* y, int64_t y_step) {
+  const auto one = [&](int64_t r, int64_t n) {
+    const float sum = c[n * c_step + r] + (bias == nullptr ? 0.0f : bias[n]);
+    y[r * y_step + n] = relu && sum < 0 ? 0.0f : sum;
+  };
+  for (int64_t r = 0; r < rows; r += 8) {
+    const int64_t some = rows - r < 8 ? rows - r : 8;
+    int64_t n = 0;
+    for (; n + 8 <= count; n += 8) {
+      typename I::Eight block[8];
+      for (int64_t i = 0; i < 8; ++i) block[i] = I::load8(c + (n + i) * c_step + r);
+      I::transpose8(block);
+      const auto shift = bias == nullptr ? I::zero8() : I::load8(bias + n);
+      for (int64_t i = 0; i < some; ++i) {
+        const auto sum = I::add8(block[i], shift);
+        I::store8(y + (r + i) * y_step + n, relu ? I::relu8(sum) : sum);
+      }
+    }
+    for (; n < count; ++n) {
+      for (int64_t i = 0; i < some; ++i) one(r + i, n);
+    }
+  }
+}
+
+// Positions of the set bits of each of `rows` rows, one list behind the other, and how many each row has.
+template <class I>
+int64_t decode_bits(const uint8_t* bits, int64_t rows, uint8_t* positions, uint8_t* counts) {
+  int64_t total = 0;
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t count = I::positions(bits + i * (kSparseDepth / 8), positions + total);
+    counts[i] = static_cast<uint8_t>(count);
+    total += count;
+  }
+  return total;
+}
+
+// c[targets[i], :] (+)= sum over the row's weights of value * tile[position, :], for `panels` panels of columns.
+template <class I, int panels>
+void sparse_block(const float* values, const uint8_t* positions, const uint8_t* counts, const uint8_t* targets,
+                  int64_t rows, const float* tile, float* c, bool add) {
+  constexpr int step = panels * kPanel, vectors = step / I::width, group = vectors <= 8 ? vectors : 4;
+  static_assert(vectors % group == 0);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t count = counts[i];
+    float* sums_at = c + targets[i] * step;
+    for (int first = 0; first < vectors; first += group) {
+      typename I::V sums[group];
+#pragma GCC unroll 8
+      for (int v = 0; v < group; ++v) sums[v] = add ? I::load(sums_at + (first + v) * I::width) : I::zero();
+      for (int64_t j = 0; j < count; ++j) {
+        const auto weight = I::set(values[j]);
+        const float* row = tile + positions[j] * step + first * I::width;
+#pragma GCC unroll 8
+        for (int v = 0; v < group; ++v) sums[v] = I::fma(weight, I::load(row + v * I::width), sums[v]);
+      }
+#pragma GCC unroll 8
+      for (int v = 0; v < group; ++v) I::store(sums_at + (first + v) * I::width, sums[v]);
+    }
+    values += count;
+    positions += count;
+  }
+}
+
+// For few examples: lanes run along the inputs. sums[targets[i], e, :] += spread weights of row i times x[e, :], the
+// vectors of one block of kSparseDepth inputs. Returns the end of the block's values.
+template <class I, int examples>
+const float* sparse_rows(const float* values, const uint8_t* bits, const uint8_t* targets, int64_t rows, const float* x,
+                         float* sums) {
+  for (int64_t i = 0; i < rows; ++i) {
+    float* sums_at = sums + targets[i] * (examples * I::width);
+    typename I::V sum[examples];
+#pragma GCC unroll 4
+    for (int e = 0; e < examples; ++e) sum[e] = I::load(sums_at + e * I::width);
+#pragma GCC unroll 32
+    for (int block = 0; block < kSparseDepth / I::width; ++block) {
+      const auto weight = I::expand(values, bits + i * (kSparseDepth / 8), block);
+#pragma GCC unroll 4
+      for (int e = 0; e < examples; ++e)
+        sum[e] = I::fma_where(weight, I::load(x + e * kSparseDepth + block * I::width), sum[e]);
+    }
+#pragma GCC unroll 4
+    for (int e = 0; e < examples; ++e) I::store(sums_at + e * I::width, sum[e]);
+  }
+  return values;
+}
+
+// y[e * y_step + n] = finish(the sum of the lanes of sums[n, e, :] + bias[n]) for n < count.
+template <class I, int examples>
+void finish_sparse_rows(const float* sums, int64_t count, const float* bias, bool relu, float* y, int64_t y_step) {
+  for (int64_t n = 0; n < count; ++n) {
+    for (int e = 0; e < examples; ++e) {
+      const float sum = I::sum(I::load(sums + (n * examples + e) * I::width)) + (bias == nullptr ? 0.0f : bias[n]);
+      y[e * y_step + n] = relu && sum < 0 ? 0.0f : sum;
+    }
+  }
+}
+
+template <class I, int rows>
+void fill_tiles(MatrixKernels& table) {
+  table.dense_tile[rows - 1][0] = dense_tile<I, rows, 1>;
+  table.dense_tile[rows - 1][1] = dense_tile<I, rows, 2>;
+  table.dense_tile[rows - 1][2] = dense_tile<I, rows, 3>;
+  table.dense_tile[rows - 1][3] = dense_tile<I, rows, 4>;
+}
+
+template <class I, int examples>
+void fill_sparse(MatrixKernels& table) {
+  table.sparse_block[examples - 1] = sparse_block<I, examples>;
+  table.sparse_rows[examples - 1] = sparse_rows<I, examples>;
+  table.finish_sparse_rows[examples - 1] = finish_sparse_rows<I, examples>;
+}
+
+template <class I>
+void fill_matrix(Kernels& kernels) {
+  MatrixKernels& table = kernels.matrix;
+  table.width = I::width;
+  fill_tiles<I, 1>(table);
+  fill_tiles<I, 2>(table);
+  fill_tiles<I, 3>(table);
+  fill_tiles<I, 4>(table);
+  fill_tiles<I, 5>(table);
+  fill_tiles<I, 6>(table);
+  table.pack_rows = pack_rows<I>;
+  table.pack_masked = pack_masked<I>;
+  table.finish_rows = finish_rows<I>;
+  table.pack_positions = pack_positions<I>;
+  table.finish_positions = finish_positions<I>;
+  table.pack_transposed = pack_transposed<I>;
+  table.finish_transposed = finish_transposed<I>;
+  table.decode_bits = decode_bits<I>;
+  fill_sparse<I, 1>(table);
+  fill_sparse<I, 2>(table);
+  fill_sparse<I, 3>(table);
+  fill_sparse<I, 4>(table);
+}
+
+}  // namespace
+}  // namespace lps

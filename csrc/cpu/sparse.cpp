@@ -1,0 +1,92 @@
+// Driver of linear layers with irregular weights. Examples are transposed to columns of a tile, so that one weight
+// meets 64 of them; only a few examples run along the inputs instead, where the bytes of the weights are the limit.
+#include "matrices.h"
+
+namespace lps {
+
+namespace {
+
+constexpr int64_t kFewExamples = 4;
+
+void few_examples(const MatrixKernels& matrix, const Parallel& parallel, const float* x, int64_t batch,
+                  const Sparse<float>& weight, const Finish<float>& finish, float* y) {
+  const int64_t blocks = parts_of(weight.inputs, kSparseDepth), panels = parts_of(weight.outputs, kSparseRows);
+  // Inputs by blocks, zeros behind the last: [blocks, batch, kSparseDepth].
+  const Room<float> inputs(blocks * batch * kSparseDepth);
+  for (int64_t block = 0; block < blocks; ++block) {
+    for (int64_t example = 0; example < batch; ++example) {
+      const float* from = x + example * weight.inputs + block * kSparseDepth;
+      const int64_t count = std::min<int64_t>(weight.inputs - block * kSparseDepth, kSparseDepth);
+      float* to = inputs.get() + (block * batch + example) * kSparseDepth;
+      std::fill(std::copy(from, from + count, to), to + kSparseDepth, 0.0f);
+    }
+  }
+  const auto kernel = matrix.sparse_rows[batch - 1];
+  parallel(panels, [&](int64_t begin, int64_t end) {
+    const Room<float> sums(kSparseRows * batch * matrix.width);
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t row = panel * kSparseRows, rows = std::min<int64_t>(weight.outputs - row, kSparseRows);
+      std::fill(sums.get(), sums.get() + rows * batch * matrix.width, 0.0f);
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t at = row * blocks + block * rows;
+        kernel(weight.values + weight.offsets[panel * blocks + block], weight.bits + at * (kSparseDepth / 8),
+               weight.targets + at, rows, inputs.get() + block * batch * kSparseDepth, sums.get());
+      }
+      matrix.finish_sparse_rows[batch - 1](sums.get(), rows, finish.bias == nullptr ? nullptr : finish.bias + row,
+                                           finish.relu, y + row, weight.outputs);
+    }
+  });
+}
+
+void many_examples(const MatrixKernels& matrix, const Parallel& parallel, const float* x, int64_t batch,
+                   const Sparse<float>& weight, const Finish<float>& finish, float* y) {
+  const int64_t depth = weight.inputs, outputs = weight.outputs;
+  const int64_t blocks = parts_of(depth, kSparseDepth), panels = parts_of(outputs, kSparseRows);
+  const int64_t tiles = parts_of(batch, kTile);
+  const auto examples_of = [&](int64_t tile) { return std::min<int64_t>(batch - tile * kTile, kTile); };
+  const auto panels_of = [&](int64_t tile) { return parts_of(examples_of(tile), kPanel); };
+  // All examples by tiles: [tiles][depth][16 * panels]; packed by all threads, read by all.
+  const Room<float> packed(tiles * depth * kTile);
+  parallel(tiles * blocks, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t tile = i / blocks, k = i % blocks * kSparseDepth, step = panels_of(tile) * kPanel;
+      matrix.pack_transposed(x + tile * kTile * depth + k, depth, examples_of(tile),
+                             std::min<int64_t>(depth - k, kSparseDepth), packed.get() + tile * depth * kTile + k * step,
+                             step);
+    }
+  });
+  parallel(panels, [&](int64_t begin, int64_t end) {
+    const Room<float> sums(tiles * kSparseRows * kTile);
+    const Room<uint8_t> positions(kSparseRows * kSparseDepth + 64), counts(kSparseRows);
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t row = panel * kSparseRows, rows = std::min<int64_t>(outputs - row, kSparseRows);
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t at = row * blocks + block * rows;
+        matrix.decode_bits(weight.bits + at * (kSparseDepth / 8), rows, positions.get(), counts.get());
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+          const int64_t step = panels_of(tile) * kPanel;
+          matrix.sparse_block[panels_of(tile) - 1](weight.values + weight.offsets[panel * blocks + block],
+                                                   positions.get(), counts.get(), weight.targets + at, rows,
+                                                   packed.get() + tile * depth * kTile + block * kSparseDepth * step,
+                                                   sums.get() + tile * kSparseRows * kTile, block > 0);
+        }
+      }
+      for (int64_t tile = 0; tile < tiles; ++tile) {
+        matrix.finish_transposed(sums.get() + tile * kSparseRows * kTile, panels_of(tile) * kPanel, examples_of(tile),
+                                 rows, finish.bias == nullptr ? nullptr : finish.bias + row, finish.relu,
+                                 y + tile * kTile * outputs + row, outputs);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+template <>
+void sparse_linear(const Kernels& kernels, const Parallel& parallel, const float* x, int64_t batch,
+                   const Sparse<float>& weight, const Finish<float>& finish, float* y) {
+  if (batch == 0) return;
+  (batch <= kFewExamples ? few_examples : many_examples)(kernels.matrix, parallel, x, batch, weight, finish, y);
+}
+
+}  // namespace lps

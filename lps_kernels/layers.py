@@ -1,0 +1,166 @@
+"""Layers with packed weights, for inference: what a task that was cut out of a network is made of.
+
+They hold buffers and no parameters, so nothing in them trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lps_kernels.ops import sparse_conv, sparse_linear, structured_conv1d, structured_conv2d, structured_linear
+from lps_kernels.packing import pack_conv, pack_linear, pack_sparse
+
+
+def _indices(values: Tensor | None) -> Tensor | None:
+    return None if values is None else values.to(torch.int32)
+
+
+class StructuredLinear(nn.Module):
+    """A linear layer of which only some rows and columns are left.
+
+    ``weight`` [rows, columns] holds those; ``columns`` and ``rows`` say in ascending order which they are, None that
+    all are left. Outputs whose row is gone hold their bias.
+    """
+
+    columns: Tensor | None
+    rows: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        in_features: int,
+        out_features: int,
+        columns: Tensor | None = None,
+        rows: Tensor | None = None,
+        relu: bool = False,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.relu = in_features, out_features, relu
+        self.register_buffer("weight", pack_linear(weight.detach()))
+        self.register_buffer("columns", _indices(columns))
+        self.register_buffer("rows", _indices(rows))
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As ``nn.Linear``, with ReLU if so made."""
+        y: Tensor = structured_linear(x, self.weight, self.columns, self.rows, self.bias, self.out_features, self.relu)
+        return y
+
+    def extra_repr(self) -> str:
+        """Sizes as in ``nn.Linear``, and what is left."""
+        return f"{self.in_features}, {self.out_features}, {_left(self.columns, self.rows)}, relu={self.relu}"
+
+
+class StructuredConv(nn.Module):
+    """A convolution in one or two dimensions of which only some rows and columns of the weight matrix are left.
+
+    A column is a channel and a tap: ``channel * taps + tap``. Otherwise as :class:`StructuredLinear`.
+    """
+
+    columns: Tensor | None
+    rows: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        columns: Tensor | None = None,
+        rows: Tensor | None = None,
+        relu: bool = False,
+    ) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels, self.relu = in_channels, out_channels, relu
+        self.shape = [list(kernel_size), list(stride), list(padding), list(dilation)]
+        self.register_buffer("weight", pack_conv(weight.detach()))
+        self.register_buffer("columns", _indices(columns))
+        self.register_buffer("rows", _indices(rows))
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """As ``nn.Conv1d`` or ``nn.Conv2d``; the residual is added before the ReLU, if the layer has one."""
+        op = structured_conv1d if len(self.shape[0]) == 1 else structured_conv2d
+        choice = (self.columns, self.rows, self.bias, residual, self.out_channels)
+        y: Tensor = op(x, self.weight, *choice, *self.shape, 1, self.relu)
+        return y
+
+    def extra_repr(self) -> str:
+        """Sizes as in ``nn.Conv2d``, and what is left."""
+        kernel, stride, padding, dilation = self.shape
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={kernel}, stride={stride}, padding={padding}, "
+            f"dilation={dilation}, {_left(self.columns, self.rows)}, relu={self.relu}"
+        )
+
+
+class SparseLinear(nn.Module):
+    """A linear layer that holds only the nonzero weights of ``weight`` [outputs, inputs]."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.relu = relu
+        for name, tensor in pack_sparse(weight.detach())._asdict().items():
+            self.register_buffer(name, tensor)
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As ``nn.Linear``, with ReLU if so made."""
+        packed = (self.values, self.bits, self.targets, self.offsets)
+        y: Tensor = sparse_linear(x, *packed, self.bias, self.out_features, self.relu)
+        return y
+
+    def extra_repr(self) -> str:
+        """Sizes as in ``nn.Linear``."""
+        return f"{self.in_features}, {self.out_features}, relu={self.relu}"
+
+
+class SparseConv(nn.Module):
+    """A convolution in one or two dimensions that holds only the nonzero weights of ``weight`` [out, in, *kernel]."""
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        relu: bool = False,
+    ) -> None:
+        super().__init__()
+        self.out_channels, self.in_channels, self.relu = weight.shape[0], weight.shape[1], relu
+        self.shape = [list(weight.shape[2:]), list(stride), list(padding), list(dilation)]
+        for name, tensor in pack_sparse(weight.detach().flatten(1))._asdict().items():
+            self.register_buffer(name, tensor)
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """As ``nn.Conv1d`` or ``nn.Conv2d``; the residual is added before the ReLU, if the layer has one."""
+        packed = (self.values, self.bits, self.targets, self.offsets)
+        y: Tensor = sparse_conv(x, *packed, self.bias, residual, self.out_channels, *self.shape, 1, self.relu)
+        return y
+
+    def extra_repr(self) -> str:
+        """Sizes as in ``nn.Conv2d``."""
+        kernel, stride, padding, dilation = self.shape
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={kernel}, stride={stride}, padding={padding}, "
+            f"dilation={dilation}, relu={self.relu}"
+        )
+
+
+def _left(columns: Tensor | None, rows: Tensor | None) -> str:
+    count = {name: "all" if i is None else str(i.numel()) for name, i in (("columns", columns), ("rows", rows))}
+    return ", ".join(f"{name}={number}" for name, number in count.items())

@@ -1,0 +1,127 @@
+"""What the operators of matrix products share: checks, convolution shapes, finishing, sample inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lps_kernels._checks import STATE_FLOATS, check_device, check_dtype, check_shape, dtype_name, refuse_unless
+from lps_kernels._registry import Tolerance
+
+# A sum of n products errs by at most n roundings of half a unit of its largest partial sum; the samples sum up to a few
+# hundred products of terms below 16. Kernels, references and cuBLAS-like libraries all take their own order.
+TOLERANCE = Tolerance({torch.float32: 4e-6, torch.float64: 8e-15}, "sums of products in an order of their own")
+
+
+class Convolution(NamedTuple):
+    """Kernel size, stride, padding and dilation of one or two dimensions."""
+
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+
+    @property
+    def taps(self) -> int:
+        """Places of the kernel."""
+        return prod(self.kernel)
+
+    def output_size(self, size: Sequence[int]) -> list[int]:
+        """Height and width, or length, of what comes out."""
+        along = zip(size, self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in along]
+
+
+def check_floats(op: str, argument: str, tensor: Tensor, model_name: str, model: Tensor) -> None:
+    """Device and dtype of the input."""
+    check_device(op, argument, tensor, model_name, model)
+    expected = f"dtype {dtype_name(model.dtype)} (that of {model_name})"
+    refuse_unless(tensor.dtype == model.dtype, op, argument, expected, dtype_name(tensor.dtype))
+
+
+def check_linear_input(op: str, x: Tensor) -> None:
+    """A float tensor with the inputs in its last dimension."""
+    check_dtype(op, "x", x, STATE_FLOATS)
+    refuse_unless(x.dim() >= 1, op, "x", "at least 1 dimension", x.dim())
+
+
+def check_conv_input(op: str, x: Tensor, conv: Convolution, groups: int, dimensions: Sequence[int]) -> None:
+    """A batch [images, channels, size...] that the kernel fits into; only ungrouped convolutions."""
+    check_dtype(op, "x", x, STATE_FLOATS)
+    dims = x.dim() - 2
+    ranks = " or ".join(str(d + 2) for d in dimensions)
+    refuse_unless(dims in dimensions, op, "x", f"{ranks} dimensions", x.dim())
+    refuse_unless(groups == 1, op, "groups", "1 (grouped convolutions have no packed form)", groups)
+    for name, values, least in zip(Convolution._fields, conv, (1, 1, 0, 1), strict=True):
+        expected = f"{dims} ints of at least {least}"
+        refuse_unless(len(values) == dims and all(v >= least for v in values), op, name, expected, list(values))
+    size = conv.output_size(x.shape[2:])
+    expected = f"a kernel that fits into {list(x.shape[2:])}"
+    refuse_unless(all(n >= 1 for n in size), op, "kernel", expected, list(conv.kernel))
+
+
+def check_finish(
+    op: str, x: Tensor, outputs: int, bias: Tensor | None, residual: Tensor | None, size: list[int]
+) -> None:
+    """A bias for each output and a residual of the shape of the result."""
+    refuse_unless(outputs >= 0, op, "outputs", "at least 0", outputs)
+    if bias is not None:
+        check_floats(op, "bias", bias, "x", x)
+        check_shape(op, "bias", bias, [outputs], "one for each output")
+    if residual is not None:
+        check_floats(op, "residual", residual, "x", x)
+        check_shape(op, "residual", residual, [x.shape[0], outputs, *size], "that of the result")
+
+
+def check_indices(op: str, argument: str, indices: Tensor | None, x: Tensor, limit: int) -> int:
+    """Indices that pick some of ``limit``: how many; without any, all of them."""
+    if indices is None:
+        return limit
+    check_device(op, argument, indices, "x", x)
+    check_dtype(op, argument, indices, (torch.int32,))
+    refuse_unless(indices.dim() == 1, op, argument, "1 dimension", indices.dim())
+    return indices.numel()
+
+
+def check_ascending(op: str, argument: str, indices: Tensor | None, limit: int) -> None:
+    """The values of the indices: ascending and below ``limit``. Not for tracing, which has no values."""
+    if indices is None or indices.numel() == 0:
+        return
+    values = indices.long()
+    before = torch.cat([values.new_full((1,), -1), values[:-1]])
+    wrong = ((values <= before) | (values >= limit)).nonzero().flatten()
+    if len(wrong):
+        at = int(wrong[0])
+        got = f"{int(values[at])} at position {at}"
+        refuse_unless(False, op, argument, f"ascending indices below {limit}", got)
+
+
+def finish(y: Tensor, bias: Tensor | None, residual: Tensor | None, relu: bool) -> Tensor:
+    """Add the bias of each output (dimension 1) and the residual, then clip at zero."""
+    if bias is not None:
+        y = y + bias.reshape(-1, *[1] * (y.dim() - 2))
+    if residual is not None:
+        y = y + residual
+    return (y.relu() if relu else y).contiguous()
+
+
+def skip_zeros(weight: Tensor, x: Tensor) -> Tensor:
+    """``x @ weight.T`` for a matrix x, where a weight of zero meets nothing: not even an Inf or NaN."""
+    finite = x.isfinite()
+    y = torch.where(finite, x, 0) @ weight.t()
+    for column in (~finite).any(0).nonzero().flatten().tolist():
+        met = torch.where(finite[:, column], 0, x[:, column])
+        y += torch.where(weight[:, column] != 0, met[:, None] * weight[:, column], 0)
+    return y
+
+
+def patches(x: Tensor, conv: Convolution) -> Tensor:
+    """What the kernel meets: [images, channels * taps, positions], for one or two dimensions."""
+    if x.dim() == 3:
+        x, conv = x.unsqueeze(2), Convolution(*([first, *rest] for first, rest in zip((1, 1, 0, 1), conv, strict=True)))
+    kernel, stride, padding, dilation = (tuple(numbers) for numbers in conv)
+    return torch.nn.functional.unfold(x, kernel, dilation, padding, stride)

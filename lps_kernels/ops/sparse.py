@@ -1,0 +1,333 @@
+"""Layers with irregular weights for inference: one bit a weight says which are there.
+
+A weight that is not there meets nothing, so an Inf or NaN in the input reaches only the outputs that read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lps_kernels._checks import STATE_FLOATS, check_device, check_dtype, check_shape, refuse_unless
+from lps_kernels._registry import Args, BadInput, Cost, Sample, declare
+from lps_kernels._samples import EDGE_SIZES, Draw, strided
+from lps_kernels.ops._matrix import (
+    TOLERANCE,
+    Convolution,
+    check_conv_input,
+    check_finish,
+    check_floats,
+    check_linear_input,
+    finish,
+    patches,
+    skip_zeros,
+)
+from lps_kernels.ops.convolution import conv_cases, workload_inputs
+from lps_kernels.ops.linear import BATCH
+from lps_kernels.packing import SPARSE_DEPTH, SPARSE_ROWS, SPARSE_SLACK, SparseWeight, pack_sparse, unpack_sparse
+
+
+def sparse_linear_reference(
+    x: Tensor,
+    values: Tensor,
+    bits: Tensor,
+    targets: Tensor,
+    offsets: Tensor,
+    bias: Tensor | None,
+    outputs: int,
+    relu: bool,
+) -> Tensor:
+    """``x @ W.T`` plus bias, ReLU; the four tensors are ``pack_sparse(W)``."""
+    y = _linear_fake(x, values, bits, targets, offsets, bias, outputs, relu)
+    packed, inputs = SparseWeight(values, bits, targets, offsets), x.shape[-1]
+    _check_offsets("sparse_linear", packed)
+    read = x.flatten(0, -2) if x.dim() > 1 else x[None]
+    product = skip_zeros(unpack_sparse(packed, outputs, inputs), read)
+    return finish(product, bias, None, relu).reshape(y.shape)
+
+
+def _linear_fake(
+    x: Tensor,
+    values: Tensor,
+    bits: Tensor,
+    targets: Tensor,
+    offsets: Tensor,
+    bias: Tensor | None,
+    outputs: int,
+    relu: bool,
+) -> Tensor:
+    del relu
+    op = "sparse_linear"
+    check_linear_input(op, x)
+    check_finish(op, x, outputs, bias, None, [])
+    _check_packed(op, x, SparseWeight(values, bits, targets, offsets), outputs, x.shape[-1])
+    return x.new_empty((*x.shape[:-1], outputs))
+
+
+def sparse_conv_reference(
+    x: Tensor,
+    values: Tensor,
+    bits: Tensor,
+    targets: Tensor,
+    offsets: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    outputs: int,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    relu: bool,
+) -> Tensor:
+    """The convolution (one or two dimensions) with the matrix ``W``; the four tensors are ``pack_sparse(W)``."""
+    conv = Convolution(kernel, stride, padding, dilation)
+    y = _conv_fake(x, values, bits, targets, offsets, bias, residual, outputs, *conv, groups, relu)
+    packed, inputs = SparseWeight(values, bits, targets, offsets), x.shape[1] * conv.taps
+    _check_offsets("sparse_conv", packed)
+    met = patches(x, conv).transpose(1, 2)
+    product = skip_zeros(unpack_sparse(packed, outputs, inputs), met.reshape(-1, inputs))
+    product = product.reshape(len(x), met.shape[1], outputs).transpose(1, 2)
+    return finish(product.reshape(y.shape), bias, residual, relu)
+
+
+def _conv_fake(
+    x: Tensor,
+    values: Tensor,
+    bits: Tensor,
+    targets: Tensor,
+    offsets: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    outputs: int,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    relu: bool,
+) -> Tensor:
+    del relu
+    op, conv = "sparse_conv", Convolution(kernel, stride, padding, dilation)
+    check_conv_input(op, x, conv, groups, (1, 2))
+    size = conv.output_size(x.shape[2:])
+    check_finish(op, x, outputs, bias, residual, size)
+    _check_packed(op, x, SparseWeight(values, bits, targets, offsets), outputs, x.shape[1] * conv.taps)
+    return x.new_empty((x.shape[0], outputs, *size))
+
+
+def _check_packed(op: str, x: Tensor, packed: SparseWeight, outputs: int, inputs: int) -> None:
+    blocks = -(-inputs // SPARSE_DEPTH)
+    check_floats(op, "values", packed.values, "x", x)
+    expected = f"1 dimension of at least {SPARSE_SLACK} values"
+    fits = packed.values.dim() == 1 and packed.values.numel() >= SPARSE_SLACK
+    refuse_unless(fits, op, "values", expected, list(packed.values.shape))
+    why = f"{outputs} rows and {inputs} columns, packed"
+    shapes = ([outputs * blocks, SPARSE_DEPTH // 8], [outputs * blocks], [-(-outputs // SPARSE_ROWS) * blocks])
+    dtypes = (torch.uint8, torch.uint8, torch.int64)
+    for name, tensor, shape, dtype in zip(packed._fields[1:], packed[1:], shapes, dtypes, strict=True):
+        check_device(op, name, tensor, "x", x)
+        check_dtype(op, name, tensor, (dtype,))
+        check_shape(op, name, tensor, shape, why)
+
+
+def _check_offsets(op: str, packed: SparseWeight) -> None:
+    """Where blocks begin: in order, within the values. Not for tracing, which has no values."""
+    before, count = 0, packed.values.numel() - SPARSE_SLACK
+    for at, offset in enumerate(packed.offsets.tolist()):
+        expected = f"offsets from 0 to {count} in ascending order"
+        refuse_unless(before <= offset <= count, op, "offsets", expected, f"{offset} at position {at}")
+        before = offset
+
+
+def sparse_matrix(draw: Draw, rows: int, columns: int, dtype: torch.dtype, density: float = 0.3) -> Tensor:
+    """Normal weights of which about this share is not zero."""
+    return torch.where(draw.uniform((rows, columns)) < density, draw.normal((rows, columns), dtype), 0)
+
+
+def _linear_call(
+    draw: Draw, dtype: torch.dtype, batch: Sequence[int], inputs: int, outputs: int, density: float = 0.3
+) -> Args:
+    packed = pack_sparse(sparse_matrix(draw, outputs, inputs, dtype, density))
+    return draw.normal((*batch, inputs), dtype), *packed, draw.normal((outputs,), dtype), outputs, True
+
+
+def _linear_samples(dtype: torch.dtype) -> Iterator[Sample]:
+    draw = Draw()
+    for size in EDGE_SIZES:
+        yield Sample(f"{size} inputs", _linear_call(draw, dtype, (3,), size, 5))
+        yield Sample(f"{size} outputs", _linear_call(draw, dtype, (1,), 11, size))
+        yield Sample(f"{size} examples", _linear_call(draw, dtype, (size,), 9, 20))
+    for batch, density in ((1, 0.1), (2, 1.0), (3, 0.0), (4, 0.5), (5, 0.9), (70, 0.2), (130, 0.5)):
+        name = f"{batch} examples, {100 * density:.0f} % of 270 x 260"
+        yield Sample(name, _linear_call(draw, dtype, (batch,), 260, 270, density))
+    x, *packed, _, _, _ = _linear_call(draw, dtype, (2, 3), 12, 20)
+    yield Sample("plain, three dimensions", (x, *packed, None, 20, False))
+    yield Sample("not contiguous", (strided(x), *map(strided, packed), strided(draw.normal((20,), dtype)), 20, True))
+    odd = x.clone()
+    odd[0, 0, 3], odd[1, 1, 4] = torch.nan, torch.inf
+    yield Sample("NaN and Inf", (odd, *packed, None, 20, False))
+    yield Sample("NaN and Inf in one example", (odd[0, 0] + odd[1, 1], *packed, None, 20, False))
+
+
+def _linear_bad_inputs() -> Iterator[BadInput]:
+    op, x, packed = "lps::sparse_linear", torch.zeros(2, 5), pack_sparse(torch.ones(7, 5))
+    values, bits, targets, offsets = packed
+    rest = (None, 7, False)
+    why = "7 rows and 5 columns, packed"
+    yield BadInput("x dtype", (x.int(), *packed, *rest), f"{op}: x: expected dtype float32 or float64, got int32")
+    yield BadInput(
+        "values dtype",
+        (x, values.double(), bits, targets, offsets, *rest),
+        f"{op}: values: expected dtype float32 (that of x), got float64",
+    )
+    yield BadInput(
+        "values",
+        (x, values[:10], bits, targets, offsets, *rest),
+        f"{op}: values: expected 1 dimension of at least 16 values, got [10]",
+    )
+    yield BadInput(
+        "bits",
+        (x, values, bits[1:], targets, offsets, *rest),
+        f"{op}: bits: expected shape [7, 16] ({why}), got [6, 16]",
+    )
+    yield BadInput(
+        "targets",
+        (x, values, bits, targets.int(), offsets, *rest),
+        f"{op}: targets: expected dtype uint8, got int32",
+    )
+    yield BadInput(
+        "offsets",
+        (x, values, bits, targets, offsets[1:], *rest),
+        f"{op}: offsets: expected shape [1] ({why}), got [0]",
+    )
+    yield BadInput(
+        "offset",
+        (x, values, bits, targets, offsets + 36, *rest),
+        f"{op}: offsets: expected offsets from 0 to 35 in ascending order, got 36 at position 0",
+    )
+    yield BadInput(
+        "bias",
+        (x, *packed, torch.zeros(6), 7, False),
+        f"{op}: bias: expected shape [7] (one for each output), got [6]",
+    )
+
+
+def _conv_call(
+    draw: Draw, dtype: torch.dtype, shape: Sequence[int], outputs: int, conv: Convolution, residual: bool
+) -> Args:
+    packed = pack_sparse(sparse_matrix(draw, outputs, shape[1] * conv.taps, dtype))
+    added = draw.normal((shape[0], outputs, *conv.output_size(shape[2:])), dtype) if residual else None
+    bias = draw.normal((outputs,), dtype)
+    return draw.normal(shape, dtype), *packed, bias, added, outputs, *map(list, conv), 1, residual
+
+
+def _conv_samples(dtype: torch.dtype) -> Iterator[Sample]:
+    draw = Draw()
+    for dims in (1, 2):
+        for number, (name, shape, outputs, conv) in enumerate(conv_cases(dims)):
+            args = _conv_call(draw, dtype, shape, outputs, conv, residual=number % 2 == 0)
+            yield Sample(f"{name}, {dims} dimensions", args)
+    conv = Convolution([3], [1], [1], [1])
+    yield Sample("many outputs", _conv_call(draw, dtype, (2, 50, 40), 300, conv, residual=True))
+    x, *packed = _conv_call(draw, dtype, (2, 3, 6), 5, conv, residual=False)[:5]
+    rest = (None, None, 5, *map(list, conv), 1, True)
+    yield Sample("not contiguous", (strided(x), *map(strided, packed), *rest))
+    odd = x.clone()
+    odd[0, 1, 2], odd[1, 2, 0] = torch.nan, torch.inf
+    yield Sample("NaN and Inf", (odd, *packed, *rest))
+
+
+def _conv_bad_inputs() -> Iterator[BadInput]:
+    op, x, packed = "lps::sparse_conv", torch.zeros(2, 3, 6), pack_sparse(torch.ones(5, 9))
+    conv = ([3], [1], [0], [1])
+    yield BadInput(
+        "x rank",
+        (x[0], *packed, None, None, 5, *conv, 1, False),
+        f"{op}: x: expected 3 or 4 dimensions, got 2",
+    )
+    yield BadInput(
+        "groups",
+        (x, *packed, None, None, 5, *conv, 3, False),
+        f"{op}: groups: expected 1 (grouped convolutions have no packed form), got 3",
+    )
+    yield BadInput(
+        "kernel",
+        (x, *packed, None, None, 5, [3, 3], [1], [0], [1], 1, False),
+        f"{op}: kernel: expected 1 ints of at least 1, got [3, 3]",
+    )
+    yield BadInput(
+        "bits",
+        (x, *packed, None, None, 4, *conv, 1, False),
+        f"{op}: bits: expected shape [4, 16] (4 rows and 9 columns, packed), got [5, 16]",
+    )
+    yield BadInput(
+        "residual",
+        (x, *packed, None, torch.zeros(2, 5, 6), 5, *conv, 1, False),
+        f"{op}: residual: expected shape [2, 5, 4] (that of the result), got [2, 5, 6]",
+    )
+
+
+def _linear_workload(shapes: Sequence[tuple[int, ...]]) -> list[Args]:
+    """A fifth of the weights of each layer, for 128 examples."""
+    draw = Draw()
+    return [_linear_call(draw, torch.float32, (BATCH,), prod(shape[1:]), shape[0], 0.2) for shape in shapes]
+
+
+def _conv_workload(shapes: Sequence[tuple[int, ...]]) -> list[Args]:
+    draw, calls = Draw(), []
+    for layer in shapes:
+        dims = 2 if len(layer) == 4 else 1
+        for outputs, shape, conv in workload_inputs(dims, [layer]):
+            calls.append(_conv_call(draw, torch.float32, shape, outputs, conv, residual=False))
+    return calls
+
+
+def _weights(values: Tensor) -> int:
+    return values.numel() - SPARSE_SLACK
+
+
+def _linear_cost(x: Tensor, values: Tensor, bits: Tensor, *rest: Any) -> Cost:
+    batch, outputs = prod(x.shape[:-1]), rest[3]
+    moved = x.nbytes + values.nbytes + bits.nbytes + batch * outputs * x.element_size()
+    return Cost(moved, 2 * batch * _weights(values))
+
+
+def _conv_cost(x: Tensor, values: Tensor, bits: Tensor, *rest: Any) -> Cost:
+    outputs, conv = rest[4], Convolution(*rest[5:9])
+    positions = x.shape[0] * prod(conv.output_size(x.shape[2:]))
+    moved = x.nbytes + values.nbytes + bits.nbytes + positions * outputs * x.element_size()
+    return Cost(moved, 2 * positions * _weights(values))
+
+
+sparse_linear = declare(
+    "sparse_linear",
+    schema="(Tensor x, Tensor values, Tensor bits, Tensor targets, Tensor offsets, Tensor? bias, int outputs, "
+    "bool relu) -> Tensor",
+    reference=sparse_linear_reference,
+    fake=_linear_fake,
+    dtypes=STATE_FLOATS,
+    samples=_linear_samples,
+    bad_inputs=_linear_bad_inputs,
+    tolerance=TOLERANCE,
+    cost=_linear_cost,
+    workload=_linear_workload,
+)
+
+sparse_conv = declare(
+    "sparse_conv",
+    schema="(Tensor x, Tensor values, Tensor bits, Tensor targets, Tensor offsets, Tensor? bias, Tensor? residual, "
+    "int outputs, int[] kernel, int[] stride, int[] padding, int[] dilation, int groups, bool relu) -> Tensor",
+    reference=sparse_conv_reference,
+    fake=_conv_fake,
+    dtypes=STATE_FLOATS,
+    samples=_conv_samples,
+    bad_inputs=_conv_bad_inputs,
+    tolerance=TOLERANCE,
+    cost=_conv_cost,
+    workload=_conv_workload,
+)
