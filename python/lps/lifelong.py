@@ -15,12 +15,14 @@ from torch.utils.data import Dataset
 
 from lps.config import PATTERNS, SHARINGS, LPSConfig
 from lps.errors import ConfigError
+from lps.extraction import extract
 from lps.learning import learn_task
 from lps.partition import Partition, find_partitions
 from lps.report import Listener, TaskReport
 from lps.steppers import OptimizerFactory
 from lps.store import save
 from lps.task import Batch, Learnt, Task, batches
+from lps_kernels.cutout import Cutout
 
 
 class Lifelong(nn.Module):
@@ -176,6 +178,23 @@ class Lifelong(nn.Module):
                 right += int((logits.argmax(1) == labels.to(device)).sum())
                 total += len(labels)
         return right / total if total else float("nan")
+
+    def extract(self, task: int, *, batch_size: int = 128, portable: bool = False) -> Cutout:
+        """Cut one task out: a plain module that maps inputs to its logits, smaller than this network and faster.
+
+        It needs ``lps_kernels`` and torch, and answers as this network does up to rounding: normalisations are folded
+        and sums run in another order. Layers get the format that is expected to be fastest at ``batch_size``; with
+        ``portable`` all are torch's own, for export. This network stays as it was. If ``metadata["input_shape"]`` has
+        the shape of one example (a list), more can be fused and the formats are chosen better.
+        """
+        if self._learning:
+            raise ConfigError(f"Lifelong: extract: task {self._active} is being learnt; wait until it is done")
+        self.check_task(task)
+        if type(batch_size) is not int or batch_size < 1:
+            raise ConfigError(
+                f"Lifelong: extract: batch_size: expected a whole number of at least 1, got {batch_size!r}"
+            )
+        return extract(self, task, batch_size, portable)
 
     def digest(self, task: int) -> str:
         """sha256 over the task's composed weights, its head and the common tensors, with their names and shapes."""

@@ -1,0 +1,87 @@
+"""One task, cut out of a lifelong network: a plain module with a table of what became of its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class LayerSummary:
+    """What became of one layer."""
+
+    name: str
+    format: str  # dense, gather (dense behind a selection of inputs), structured or sparse
+    before: tuple[int, ...]  # shape of the weight
+    after: tuple[int, ...]
+    nonzeros: int
+    held_bytes: int  # values and indices
+    dense_bytes: int  # of the layer as it was
+    seconds: float  # expected, at the batch size that the formats were chosen for
+    dense_seconds: float  # of the layer as it was
+
+    @property
+    def weights(self) -> int:
+        """How many weights the layer had."""
+        count = 1
+        for size in self.before:
+            count *= size
+        return count
+
+
+class Cutout(nn.Module):
+    """Maps inputs to the logits of one task; made by ``lps.Lifelong.extract``.
+
+    ``layers`` tells what became of each layer, ``notes`` which places kept their shape and why.
+    """
+
+    def __init__(self, network: nn.Module, layers: Sequence[LayerSummary], notes: Sequence[str]) -> None:
+        super().__init__()
+        self.network = network
+        self.layers = list(layers)
+        self.notes = list(notes)
+        self.requires_grad_(False)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of a batch."""
+        logits: Tensor = self.network(x)
+        return logits
+
+    def weight_bytes(self) -> tuple[int, int]:
+        """Bytes held by the layers that are not dense, and bytes those layers held before."""
+        changed = [layer for layer in self.layers if layer.format != "dense"]
+        return sum(layer.held_bytes for layer in changed), sum(layer.dense_bytes for layer in changed)
+
+    def summary(self) -> str:
+        """A table of the layers: format, shapes, density, bytes and expected speed-up, with totals and notes."""
+        header = ("layer", "format", "shape", "density", "bytes", "dense bytes", "speed-up")
+        rows = [header, *(_row(layer) for layer in self.layers), _totals(self.layers)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+        lines = []
+        for row in rows:
+            cells = [
+                cell.ljust(width) if i < 3 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join([*lines, *self.notes])
+
+
+def _row(layer: LayerSummary) -> tuple[str, ...]:
+    before, after = ("x".join(map(str, shape)) for shape in (layer.before, layer.after))
+    return (layer.name, layer.format, before if before == after else f"{before} -> {after}", *_figures([layer]))
+
+
+def _totals(layers: Sequence[LayerSummary]) -> tuple[str, ...]:
+    return ("all", "", "", *_figures(layers))
+
+
+def _figures(layers: Sequence[LayerSummary]) -> tuple[str, ...]:
+    density = sum(layer.nonzeros for layer in layers) / max(1, sum(layer.weights for layer in layers))
+    held, dense = sum(layer.held_bytes for layer in layers), sum(layer.dense_bytes for layer in layers)
+    seconds, dense_seconds = sum(layer.seconds for layer in layers), sum(layer.dense_seconds for layer in layers)
+    speedup = f"{dense_seconds / seconds:.1f}x" if seconds > 0 else "-"
+    return (f"{100 * density:.1f} %", f"{held:,}", f"{dense:,}", speedup)

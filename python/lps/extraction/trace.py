@@ -1,0 +1,225 @@
+"""A network as a graph of torch operations, in the plain form that the analysis reads.
+
+Plain means: no operation works in place, nothing stands for identity (dropout at rest), every flattening is written as
+``torch.flatten(x, 1)``. A node's shape, where it is known, is ``node.meta["shape"]``.
+"""
+
+from __future__ import annotations
+
+import operator
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  as everybody writes it
+from torch import Tensor, fx, nn
+from torch.fx.node import Target
+
+IDENTITIES = (
+    nn.Identity,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
+BATCH = 3  # of the trial input; odd, so that a merged or a split batch is not taken for it
+
+
+class UntraceableError(Exception):
+    """Why the network cannot be seen as a graph, as a part of a sentence."""
+
+
+def trace(network: nn.Module, input_shape: object) -> tuple[fx.GraphModule, str | None]:
+    """The graph of a network in eval mode and, if the shapes in it are unknown, why they are.
+
+    ``input_shape`` is that of one example, or None. The modules of the result are those of the network.
+    """
+    try:
+        traced = fx.GraphModule(network, fx.Tracer().trace(network))
+    except Exception as error:  # whatever the user's own code raises when it is given a proxy
+        raise UntraceableError(f"torch.fx says: {_first_line(error)}") from error
+    unknown = _record_shapes(traced, network, input_shape)
+    _drop_identities(traced)
+    _make_pure(traced)
+    _write_flatten(traced)
+    traced.graph.eliminate_dead_code()
+    return traced, unknown
+
+
+def shape_of(node: fx.Node) -> tuple[int, ...] | None:
+    """Shape of the node's result for a batch of :data:`BATCH`, if it is known."""
+    shape: tuple[int, ...] | None = node.meta.get("shape")
+    return shape
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+class _ShapeRecorder(fx.Interpreter):
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            n.meta["shape"] = tuple(result.shape)
+        return result
+
+
+def _record_shapes(traced: fx.GraphModule, network: nn.Module, input_shape: object) -> str | None:
+    """Run a trial batch; also a check that the graph answers as the network does.
+
+    Code that changes its own input or draws random numbers leaves no mark in a graph.
+    """
+    if input_shape is None:
+        return "the shape of the inputs is unknown (metadata['input_shape'])"
+    parameter = next(traced.parameters())
+    generator = torch.Generator().manual_seed(0)
+    try:
+        example = torch.randn(BATCH, *input_shape, generator=generator)  # type: ignore[misc]
+        example = example.to(parameter.device, parameter.dtype)
+        with torch.no_grad():
+            expected = network(example.clone())
+            found = _ShapeRecorder(traced).run(example)
+    except Exception as error:  # a shape that is not the network's
+        for node in traced.graph.nodes:
+            node.meta.pop("shape", None)
+        return f"a trial input of shape {input_shape} failed: {_first_line(error)}"
+    # Only the order of sums inside one kernel may differ between two runs.
+    if not torch.allclose(expected, found, rtol=1e-4, atol=1e-5 * float(expected.abs().max()), equal_nan=True):
+        raise UntraceableError("its graph answers otherwise than the network itself")
+    return None
+
+
+def modules_of(traced: fx.GraphModule) -> dict[str, nn.Module]:
+    """Every module by the name that nodes call it."""
+    return dict(traced.named_modules(remove_duplicate=False))
+
+
+def _make_pure(traced: fx.GraphModule) -> None:
+    """Let no operation work in place, so that a node has one value and may be moved."""
+    modules = modules_of(traced)
+    for node in list(traced.graph.nodes):
+        twin = _out_of_place(node, modules)
+        if twin is None:
+            continue
+        _refuse_later_reads(node, modules)
+        node.target = twin
+        if "inplace" in node.kwargs:
+            node.update_kwarg("inplace", False)
+    for module in modules.values():
+        if hasattr(module, "inplace"):
+            module.inplace = False  # type: ignore[assignment]
+
+
+def _out_of_place(node: fx.Node, modules: dict[str, nn.Module]) -> Target | None:
+    """The target that does out of place what this node does in place; None if it does nothing in place."""
+    target = node.target
+    twin: Target | None = None
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if node.op == "call_module" and getattr(modules[name], "inplace", False):
+        return target
+    if node.op not in ("call_function", "call_method"):
+        return None
+    if node.kwargs.get("inplace", False):
+        return target
+    if "out" in node.kwargs:
+        pass
+    elif node.op == "call_function" and target in (operator.iadd, operator.isub, operator.imul, operator.itruediv):
+        twin = getattr(operator, name[1:])
+    elif name.endswith("_") and not name.endswith("__"):
+        twin = name[:-1] if node.op == "call_method" else getattr(torch, name[:-1], None)
+        if node.op == "call_method" and not hasattr(Tensor, name[:-1]):
+            twin = None
+    else:
+        return None
+    if twin is None:
+        raise UntraceableError(f"{name} changes a tensor in place")
+    return twin
+
+
+def _refuse_later_reads(changer: fx.Node, modules: dict[str, nn.Module]) -> None:
+    """Refuse an operation in place if its old input, or a view of it, is read after it under the old name."""
+
+    def may_alias(node: fx.Node) -> bool:
+        if node.op == "call_module":
+            return type(modules[str(node.target)]) in (nn.Flatten, nn.Unflatten)
+        return node.op in ("call_function", "call_method") and node.target not in (operator.add, torch.add, torch.cat)
+
+    roots = [changer.all_input_nodes[0]]
+    for root in roots:  # grows while it is walked
+        if root.op == "get_attr":
+            raise UntraceableError(f"{changer.name} changes {root.target} in place")
+        roots += [source for source in root.all_input_nodes if may_alias(root) and source not in roots]
+    aliases, order = set(roots), {node: place for place, node in enumerate(changer.graph.nodes)}
+    for node in changer.graph.nodes:
+        if node is not changer and may_alias(node) and aliases.intersection(node.all_input_nodes):
+            aliases.add(node)
+    for alias in aliases:
+        if any(order[user] > order[changer] for user in alias.users):
+            raise UntraceableError(f"{changer.name} changes a tensor in place that is read after it")
+
+
+def _drop_identities(traced: fx.GraphModule) -> None:
+    modules = modules_of(traced)
+    for node in list(traced.graph.nodes):
+        module = modules.get(node.target) if node.op == "call_module" else None
+        at_rest = node.op == "call_function" and node.target in DROPOUTS and node.kwargs.get("training") is False
+        if (at_rest or (type(module) in IDENTITIES and not has_hooks(module))) and len(node.all_input_nodes) == 1:
+            node.replace_all_uses_with(node.all_input_nodes[0])
+            traced.graph.erase_node(node)
+
+
+def has_hooks(module: nn.Module | None) -> bool:
+    """Whether somebody's code runs before or after the module's own."""
+    return module is not None and bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _write_flatten(traced: fx.GraphModule) -> None:
+    modules = modules_of(traced)
+    for node in list(traced.graph.nodes):
+        if _flattens(node, modules):
+            with traced.graph.inserting_after(node):
+                flat = traced.graph.call_function(torch.flatten, (node.args[0], 1))
+            flat.meta.update(node.meta)
+            node.replace_all_uses_with(flat)
+            traced.graph.erase_node(node)
+
+
+def _flattens(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    """Whether all dimensions of the result but the first are made one, and nothing else."""
+    if node.op == "call_module":
+        module = modules[str(node.target)]
+        is_plain = type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
+        return is_plain and not has_hooks(module)
+    if not node.args or not isinstance(node.args[0], fx.Node):
+        return False
+    arguments = node.args[1:]
+    if node.target in (torch.flatten, "flatten"):
+        return (*arguments, *node.kwargs.values()) == (1,) and node.kwargs.keys() <= {"start_dim"}
+    if node.target not in (torch.reshape, "reshape", "view") or node.kwargs:
+        return False
+    dims = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], list | tuple) else arguments
+    return len(dims) == 2 and _views_flat(node, node.args[0], *dims)
+
+
+def _views_flat(node: fx.Node, source: fx.Node, first: object, second: object) -> bool:
+    """Whether a view of two dimensions is a flattening: by its arguments, or by shapes for a batch of any size."""
+    if second == -1 and _is_batch_of(first, source):
+        return True
+    before, after = shape_of(source), shape_of(node)
+    of_any_batch = first == -1 or isinstance(first, fx.Node)
+    return of_any_batch and before is not None and after == (before[0], prod(before[1:]))
+
+
+def _is_batch_of(dim: object, source: fx.Node) -> bool:
+    """Whether this is ``source.size(0)`` or ``source.shape[0]``."""
+    if not isinstance(dim, fx.Node):
+        return False
+    if dim.target == "size":
+        return dim.args == (source, 0)
+    if dim.target is operator.getitem and dim.args[1] == 0 and isinstance(dim.args[0], fx.Node):
+        shape = dim.args[0]
+        return (shape.target, shape.args) in [("size", (source,)), (getattr, (source, "shape"))]
+    return False
