@@ -18,6 +18,8 @@ from lps.settings import check_threads
 COMMANDS = {
     "train": "learn a benchmark's tasks one after another into one file",
     "eval": "check a file's digests and every task's accuracy",
+    "export": "cut one task out of a file, for torch, for ONNX or as a file of its own",
+    "infer": "classify arrays or images with one task of a file",
 }
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130

@@ -98,6 +98,7 @@ class Learner:
         self.start = perf_counter()
         self.total_steps = 0
         self.rho = self.lr = 0.0
+        self.input_shape: list[int] = []
         net._active = self.number
         others = self._make_trainable()
         self.weights = [self._begin(*layer, plan) for layer, plan in zip(net.prunable(), plans, strict=True)]
@@ -190,6 +191,7 @@ class Learner:
 
     def step(self, inputs: Tensor, labels: Tensor, lr_factor: float) -> Tensor:
         """One step on one batch; returns its loss."""
+        self.input_shape = list(inputs.shape[1:])
         loss = cross_entropy(self._logits(inputs), labels.to(self.device, torch.long))
         loss.backward()  # type: ignore[no-untyped-call]
         self.lr = self.stepper.step(lr_factor, self.rho)
@@ -273,6 +275,8 @@ class Learner:
             parameter.requires_grad_(False)
             parameter.grad = None
         self.net._active = 0
+        if not self.net.learnt:  # for those who use the file without the data, as lps.export and lps.infer do
+            self.net.metadata["input_shape"] = self.input_shape
         self.net.learnt.append(Learnt(self.task.name, self.task.classes, self.net.digest(self.number)))
 
     def _check_weights(self) -> None:

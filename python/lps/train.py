@@ -184,7 +184,7 @@ def _learn(
                 report = net.learn(task, settings.of_task(number), listener=progress)
                 accuracy = [net.accuracy(i, earlier.test) for i, earlier in enumerate(tasks[:number], start=1)]
                 records.add(report, net.learnt[-1].digest, accuracy, perf_counter() - begin)
-                net.metadata = {"stream": _source(settings), "accuracy": accuracy}
+                net.metadata.update(stream=_source(settings), accuracy=accuracy)
                 results = directory.save(net, records, steps[number - 1])
                 saved = number
                 progress.learnt(accuracy, records.tasks[-1]["seconds"])

@@ -36,7 +36,7 @@ def undo_on_failure(net: Lifelong) -> Iterator[CommonTensors]:
 
     Gives the common tensors as they were before.
     """
-    learnt, active = len(net.learnt), net._active
+    learnt, active, metadata = len(net.learnt), net._active, dict(net.metadata)
     common = CommonTensors(net)
     trainable = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
     if not learnt:
@@ -56,6 +56,7 @@ def undo_on_failure(net: Lifelong) -> Iterator[CommonTensors]:
                     weight.data.copy_(partition.w_bar)
                     partition.w_bar.zero_()
             del net.heads[learnt:]
+            net.metadata = metadata
             for parameter, required in trainable:
                 parameter.requires_grad_(required)
                 parameter.grad = None

@@ -10,18 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lps.data import cifar, digits, mixed, mnist, rf, synthetic_rf
-from lps.data.base import Options, Stream
+from lps.data.base import Options, Raw, Stream
 from lps.data.download import default_directory
 from lps.errors import ConfigError
 
-__all__ = ["BENCHMARKS", "Benchmark", "Stream", "stream"]
+__all__ = ["BENCHMARKS", "Benchmark", "Raw", "Stream", "raw", "stream"]
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """How to build a stream, how many tasks it has by default and at most, and whether its windows can be cut."""
+    """How to build a stream, what its tasks read, how many there are by default and at most, and whether its windows
+    can be cut.
+    """
 
     build: Callable[[Options], Stream]
+    raw: Callable[[Options, int], Raw]
     tasks: int
     most: int
     windowed: bool = False
@@ -29,12 +32,12 @@ class Benchmark:
 
 # 127 is the most that seven bits of an owner map can tell apart.
 BENCHMARKS = {
-    "permuted-digits": Benchmark(digits.build, tasks=5, most=127),
-    "permuted-mnist": Benchmark(mnist.build, tasks=10, most=127),
-    "split-cifar": Benchmark(cifar.build, tasks=6, most=6),
-    "split-rf": Benchmark(rf.build, tasks=5, most=5, windowed=True),
-    "synthetic-rf": Benchmark(synthetic_rf.build, tasks=5, most=5, windowed=True),
-    "mixed": Benchmark(mixed.build, tasks=5, most=5),
+    "permuted-digits": Benchmark(digits.build, digits.raw, tasks=5, most=127),
+    "permuted-mnist": Benchmark(mnist.build, mnist.raw, tasks=10, most=127),
+    "split-cifar": Benchmark(cifar.build, cifar.raw, tasks=6, most=6),
+    "split-rf": Benchmark(rf.build, rf.raw, tasks=5, most=5, windowed=True),
+    "synthetic-rf": Benchmark(synthetic_rf.build, rf.raw, tasks=5, most=5, windowed=True),
+    "mixed": Benchmark(mixed.build, mixed.raw, tasks=5, most=5),
 }
 
 
@@ -54,6 +57,20 @@ def stream(
     held-out validation examples and simulated data; the first tasks are the same however many follow. ``window`` cuts
     radio windows to that many samples from their middle.
     """
+    options = _options(benchmark, data_dir, tasks, seed, download, window)
+    return BENCHMARKS[benchmark].build(options)
+
+
+def raw(benchmark: str, task: int, *, seed: int = 0, window: int | None = None) -> Raw:
+    """What a task of a benchmark, counted from 1, reads; as in :func:`stream`, but without any data."""
+    options = _options(benchmark, None, task, seed, download=False, window=window)
+    return BENCHMARKS[benchmark].raw(options, task - 1)
+
+
+def _options(
+    benchmark: str, data_dir: Path | None, tasks: int | None, seed: int, download: bool, window: int | None
+) -> Options:
+    """Check what a benchmark is to be built from."""
     if benchmark not in BENCHMARKS:
         raise ConfigError(f"unknown benchmark {benchmark!r}; known are {', '.join(BENCHMARKS)}")
     chosen = BENCHMARKS[benchmark]
@@ -66,4 +83,4 @@ def stream(
         raise ConfigError(f"{benchmark}: window: it is for radio signals only; leave it out")
     if window is not None and window < 1:
         raise ConfigError(f"{benchmark}: window: expected at least 1 sample, got {window}")
-    return chosen.build(Options(data_dir or default_directory(), count, seed, download, window))
+    return Options(data_dir or default_directory(), count, seed, download, window)

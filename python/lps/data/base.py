@@ -28,6 +28,16 @@ class Options:
     window: int | None
 
 
+@dataclass(frozen=True)
+class Raw:
+    """The bytes that a task's data files hold, and how they become what the network reads."""
+
+    shape: tuple[int | None, ...]  # of an example as ``transform`` takes it; None stands for any length
+    image: tuple[int, int, int] | None  # channels, height and width if it is an image
+    top: int  # the largest value: white
+    transform: Callable[[Tensor], Tensor]  # of a batch
+
+
 class Examples(NamedTuple):
     """Inputs in their small stored form and their labels, both uint8."""
 

@@ -18,7 +18,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from lps.data.base import Examples, Network, Options, Stream, hold_out, of_classes, random, ten_class_task
+from lps.data.base import Examples, Network, Options, Raw, Stream, hold_out, of_classes, random, ten_class_task
 from lps.data.download import fetch
 from lps.data.files import (
     FETCH_AGAIN,
@@ -176,6 +176,11 @@ class Colour:
     def __call__(self, images: Tensor) -> Tensor:
         """Map [batch, 3, 32, 32] with values 0..255 to float32."""
         return torch.addcmul(self.shift, images.to(torch.float32), self.scale)
+
+
+def raw(_options: Options, _number: int) -> Raw:
+    """What every task reads."""
+    return Raw((3, 32, 32), (3, 32, 32), 255, Colour())
 
 
 def ten_of_hundred(train: Examples, test: Examples, first: int, seed: int) -> Task:

@@ -12,9 +12,9 @@ from importlib import resources
 import numpy as np
 import torch
 
-from lps.data.base import Examples, Options, Stream
+from lps.data.base import Examples, Options, Raw, Stream
 from lps.data.files import read_npz
-from lps.data.permuted import permuted_stream
+from lps.data.permuted import permuted_raw, permuted_stream
 
 
 def load() -> tuple[Examples, Examples]:
@@ -30,7 +30,12 @@ def load() -> tuple[Examples, Examples]:
     return train, judge
 
 
+def raw(options: Options, number: int) -> Raw:
+    """What task ``number``, counted from 0, reads."""
+    return permuted_raw(options.seed, number, side=8, top=16)
+
+
 def build(options: Options) -> Stream:
     """Build the stream; it needs no files."""
     network = ("mlp", {"inputs": 64, "hidden": [256, 256], "dropout": 0.2})
-    return permuted_stream("permuted-digits", network, *load(), top=16, options=options)
+    return permuted_stream("permuted-digits", network, *load(), raw, options)

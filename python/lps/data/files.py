@@ -10,7 +10,7 @@ import gzip
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -102,10 +102,19 @@ def read_npz(path: Path, shapes: Mapping[str, tuple[int | None, ...]], **kinds: 
         array, kind = arrays[key], np.dtype(kinds.get(key, np.uint8))
         if array.dtype != kind:
             raise unlike(path, f"type of {key}", kind, array.dtype, REPLACE)
-        if array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape, strict=True)):
-            wanted = "[" + ", ".join("any" if n is None else str(n) for n in shape) + "]"
-            raise unlike(path, f"shape of {key}", wanted, list(array.shape), REPLACE)
+        if not fits(array.shape, shape):
+            raise unlike(path, f"shape of {key}", shape_text(shape), list(array.shape), REPLACE)
     return arrays
+
+
+def fits(shape: Sequence[int], expected: Sequence[int | None]) -> bool:
+    """Whether a shape is the expected one, where None stands for any length."""
+    return len(shape) == len(expected) and all(n in (None, m) for n, m in zip(expected, shape, strict=True))
+
+
+def shape_text(shape: Sequence[int | None]) -> str:
+    """As in ``[any, 2, 1024]``."""
+    return "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"
 
 
 def read_file(path: Path, size: int) -> bytes:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from lps.data import cifar, mnist
-from lps.data.base import Options, Stream, hold_out, random, ten_class_task
+from lps.data.base import Options, Raw, Stream, hold_out, random, ten_class_task
 from lps.data.permuted import Permute, permutation
 from lps.task import Task
 
@@ -30,6 +30,13 @@ class AsColour:
         return self.colour(large.expand(-1, 3, -1, -1))
 
 
+def raw(options: Options, number: int) -> Raw:
+    """What task ``number``, counted from 0, reads."""
+    if number % 2:
+        return cifar.raw(options, number)
+    return Raw((784,), (1, 28, 28), 255, AsColour(permutation(options.seed, number // 2 + 1, 784)))
+
+
 def build(options: Options) -> Stream:
     """Build the stream; CIFAR-100 is read only if there is a second task."""
     train, test = mnist.load(options.data_dir, options.download)
@@ -38,7 +45,7 @@ def build(options: Options) -> Stream:
 
     def build_task(number: int) -> Task:
         if number % 2 == 0 or hundred is None:
-            transform = AsColour(permutation(options.seed, number // 2 + 1, 784))
+            transform = raw(options, number).transform
             return ten_class_task(f"mnist-{number // 2 + 1}", digits, validation, test, transform)
         return cifar.ten_of_hundred(*hundred, first=10 * (number // 2), seed=options.seed)
 

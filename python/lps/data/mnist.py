@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from lps.data.base import Examples, Options, Stream
+from lps.data.base import Examples, Options, Raw, Stream
 from lps.data.download import fetch
 from lps.data.files import PASS_OR_DOWNLOAD, check_labels, missing, read_idx
-from lps.data.permuted import permuted_stream
+from lps.data.permuted import permuted_raw, permuted_stream
 
 PARTS = {"train": 60_000, "t10k": 10_000}
 
@@ -45,7 +45,12 @@ def load(data_dir: Path, download: bool) -> tuple[Examples, Examples]:
     return read(train_images, train_labels, PARTS["train"]), read(test_images, test_labels, PARTS["t10k"])
 
 
+def raw(options: Options, number: int) -> Raw:
+    """What task ``number``, counted from 0, reads."""
+    return permuted_raw(options.seed, number, side=28, top=255)
+
+
 def build(options: Options) -> Stream:
     """Build the stream; its network is the paper's with 5,568,000 prunable weights."""
     network = ("mlp", {"inputs": 784, "hidden": [2000, 2000], "dropout": 0.5})
-    return permuted_stream("permuted-mnist", network, *load(options.data_dir, options.download), 255, options)
+    return permuted_stream("permuted-mnist", network, *load(options.data_dir, options.download), raw, options)

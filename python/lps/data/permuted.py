@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lps.data.base import Examples, Network, Options, Stream, hold_out, random, ten_class_task
+from lps.data.base import Examples, Network, Options, Raw, Stream, hold_out, random, ten_class_task
 from lps.task import Task
 
 
@@ -30,16 +31,22 @@ class Permute:
         return scaled if self.order is None else scaled.index_select(1, self.order)
 
 
-def permuted_stream(name: str, network: Network, train: Examples, test: Examples, top: int, options: Options) -> Stream:
+def permuted_raw(seed: int, number: int, side: int, top: int) -> Raw:
+    """Flat square images of 0..``top`` in permutation ``number``."""
+    pixels = side * side
+    return Raw((pixels,), (1, side, side), top, Permute(permutation(seed, number, pixels), top))
+
+
+def permuted_stream(
+    name: str, network: Network, train: Examples, test: Examples, raw: Callable[[Options, int], Raw], options: Options
+) -> Stream:
     """A stream of permutations of one set of flat images; task 1 is not permuted.
 
     All tasks hold out the same examples, so that they share one copy of the images.
     """
     learn, validation = hold_out(train, random(options.seed, "validation"))
-    pixels = train.inputs.shape[1]
 
     def build(number: int) -> Task:
-        transform = Permute(permutation(options.seed, number, pixels), top)
-        return ten_class_task(f"{name}-{number + 1}", learn, validation, test, transform)
+        return ten_class_task(f"{name}-{number + 1}", learn, validation, test, raw(options, number).transform)
 
     return Stream(name, network, options.tasks, build)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lps.data.base import Examples, Network, Options, Stream, hold_out, of_classes, random, ten_class_task
+from lps.data.base import Examples, Network, Options, Raw, Stream, hold_out, of_classes, random, ten_class_task
 from lps.data.files import REPLACE, check_labels, missing, read_npz, unlike
 from lps.errors import ConfigError
 from lps.task import Task
@@ -80,13 +80,26 @@ def read_captures(path: Path) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(signals).to(torch.float32).mT.contiguous(), torch.from_numpy(transmitters)
 
 
-def partition_stream(name: str, train: Examples, test: Examples, options: Options) -> Stream:
-    """A stream of five tasks, the 50 transmitters drawn into them at random."""
-    samples = train.inputs.shape[2]
-    length = samples if options.window is None else options.window
+def middle(name: str, samples: int, window: int | None) -> UnitPower:
+    """Cut windows of so many samples to ``window`` from their middle, or leave them whole."""
+    length = samples if window is None else window
     if length > samples:
         raise ConfigError(f"{name}: window: expected at most the {samples} samples that there are, got {length}")
-    transform = UnitPower((samples - length) // 2, length)
+    return UnitPower((samples - length) // 2, length)
+
+
+def raw(options: Options, _number: int) -> Raw:
+    """What every task reads: windows of any length."""
+
+    def transform(windows: Tensor) -> Tensor:
+        return middle("radio signal", windows.shape[2], options.window)(windows)
+
+    return Raw((2, None), None, 255, transform)
+
+
+def partition_stream(name: str, train: Examples, test: Examples, options: Options) -> Stream:
+    """A stream of five tasks, the 50 transmitters drawn into them at random."""
+    transform = middle(name, train.inputs.shape[2], options.window)
     order = random(options.seed, "partition").permutation(TRANSMITTERS)
 
     def build_task(number: int) -> Task:
