@@ -182,6 +182,9 @@ template <class T>
 void sparse_conv(const Kernels&, const Parallel&, const T* x, const ConvShape&, const Sparse<T>&, const Finish<T>&,
                  T* y);
 
+// Runs `steps` rounds of multiply-adds in registers on each of `parts` parts; returns how many flops they were.
+int64_t fma_burst(const Kernels&, const Parallel&, int64_t parts, int64_t steps);
+
 // Element 8 i + j goes to bit j of byte i; unused bits of the last byte are 0.
 void pack_bits(const Kernels&, const Parallel&, const uint8_t* bools, uint8_t* bits, int64_t count);
 void unpack_bits(const Kernels&, const Parallel&, const uint8_t* bits, uint8_t* bools, int64_t count);

@@ -9,7 +9,7 @@ foreach(source IN LISTS LPS_CPU_SOURCES)
     list(APPEND flags -mavx2 -mfma -mf16c -mpopcnt -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi2
          -mprefer-vector-width=512)
     # GCC 12 takes the don't-care operand inside its own intrinsics for a variable that someone forgot to set.
-    list(APPEND flags -Wno-maybe-uninitialized)
+    list(APPEND flags -Wno-maybe-uninitialized -Wno-uninitialized)
   endif()
   set_source_files_properties("${source}" PROPERTIES COMPILE_OPTIONS "${flags}")
 endforeach()

@@ -2,6 +2,8 @@
 //
 // A unit of work is a block of examples by a range of tiles of 64 outputs. Its examples are packed once, columns
 // gathered on the way; then every tile of outputs is summed over blocks of kDepth columns and finished.
+#include <atomic>
+
 #include "matrices.h"
 
 namespace lps {
@@ -104,6 +106,14 @@ void structured_linear(const Kernels& kernels, const Parallel& parallel, const f
       run_unit(matrix, units[static_cast<size_t>(i)], x, inputs, weight.columns, depth, rows, panels, write);
     }
   });
+}
+
+int64_t fma_burst(const Kernels& kernels, const Parallel& parallel, int64_t parts, int64_t steps) {
+  std::atomic<int64_t> flops{0};
+  parallel(parts, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) flops += kernels.matrix.fma_burst(steps, 0.5f);
+  });
+  return flops;
 }
 
 template <>

@@ -303,6 +303,23 @@ void finish_sparse_rows(const float* sums, int64_t count, const float* bias, boo
   }
 }
 
+// Independent multiply-adds in registers, to measure what the processor can do; returns how many flops they were.
+template <class I>
+int64_t fma_burst(int64_t steps, float seed) {
+  constexpr int count = 6 * I::group;
+  typename I::V sums[count];
+  const auto factor = I::set(seed);
+  for (int i = 0; i < count; ++i) sums[i] = I::set(seed + static_cast<float>(i));
+  for (int64_t step = 0; step < steps; ++step) {
+#pragma GCC unroll 24
+    for (int i = 0; i < count; ++i) sums[i] = I::fma(sums[i], factor, factor);
+  }
+  auto all = sums[0];
+  for (int i = 1; i < count; ++i) all = I::add(all, sums[i]);
+  // The sum is used, so that nothing is left out; for a seed below 1 it is finite.
+  return I::sum(all) == 0 ? 0 : steps * count * I::width * 2;
+}
+
 template <class I, int rows>
 void fill_tiles(MatrixKernels& table) {
   table.dense_tile[rows - 1][0] = dense_tile<I, rows, 1>;
@@ -336,6 +353,7 @@ void fill_matrix(Kernels& kernels) {
   table.pack_transposed = pack_transposed<I>;
   table.finish_transposed = finish_transposed<I>;
   table.decode_bits = decode_bits<I>;
+  table.fma_burst = fma_burst<I>;
   fill_sparse<I, 1>(table);
   fill_sparse<I, 2>(table);
   fill_sparse<I, 3>(table);
