@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import quantiles
-from time import perf_counter
+from time import perf_counter, sleep
 
 import torch
 
@@ -25,6 +25,9 @@ Thunk = Callable[[], object]
 TURN_SECONDS = 0.02
 TURN_CALLS = 10
 MINIMUM_ROUNDS = 5
+# Idle threads of a pool wait for more work in a loop, on the cores that the next callable needs: torch's for 5 ms after
+# a call, ONNX Runtime's for 35 ms, measured by the processor time that a process uses while it sleeps.
+SPIN_SECONDS = 0.06
 
 
 def use_two_threads() -> int:
@@ -49,6 +52,10 @@ class Timing:
         tenths = quantiles(seconds, n=10, method="inclusive") if len(seconds) > 1 else seconds * 9
         return cls(best=min(seconds), p50=tenths[4], p10=tenths[0], p90=tenths[8])
 
+    def scaled(self, factor: float) -> Timing:
+        """Of a call that does so many times as much, at the same speed."""
+        return Timing(factor * self.best, factor * self.p50, factor * self.p10, factor * self.p90)
+
     @property
     def noisy(self) -> bool:
         """Whether the spread is so wide that something else must have had the cores for part of the time."""
@@ -66,10 +73,20 @@ def time_call(function: Thunk) -> float:
     return perf_counter() - start
 
 
-def measure(functions: Mapping[str, Thunk], seconds: float) -> dict[str, Timing]:
+def time_calls(function: Thunk, seconds: float) -> list[float]:
+    """Seconds of each call, call after call for about ``seconds``, after one that is not timed."""
+    function()
+    samples, start = [time_call(function)], perf_counter()
+    while perf_counter() - start < seconds:
+        samples.append(time_call(function))
+    return samples
+
+
+def measure(functions: Mapping[str, Thunk], seconds: float, rest: float = 0.0) -> dict[str, Timing]:
     """Time the callables in turns, for about ``seconds`` each.
 
-    One whose first call takes longer than ``seconds`` is not called again: that call is its time.
+    One whose first call takes longer than ``seconds`` is not called again: that call is its time. ``rest`` is a pause
+    before each turn, for callables that have thread pools of their own.
     """
     first = {name: time_call(function) for name, function in functions.items()}
     samples = {name: [time] for name, time in first.items() if time > seconds}
@@ -78,6 +95,7 @@ def measure(functions: Mapping[str, Thunk], seconds: float) -> dict[str, Timing]
     rounds, start = 0, perf_counter()
     while rounds < MINIMUM_ROUNDS or perf_counter() - start < seconds * len(turns):
         for name, calls in turns.items():
+            sleep(rest)
             functions[name]()
             samples[name] += [time_call(functions[name]) for _ in range(calls)]
         rounds += 1

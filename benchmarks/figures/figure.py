@@ -35,6 +35,18 @@ class Figure:
         return f"{self.what:<50}{self.value:>7.2f}{self.unit}  {bound:<9} {verdict:<5}  {self.detail}"
 
 
+@dataclass(frozen=True)
+class Skipped:
+    """A figure that this machine cannot measure, because a peer does not run on it: neither held nor short."""
+
+    what: str
+    reason: str
+
+    def __str__(self) -> str:
+        """One line: what and why not."""
+        return f"{self.what:<50}skipped: {self.reason}"
+
+
 def faster(what: str, ours: Timing, peer: Timing, bound: float) -> Figure:
     """At least ``bound`` times as fast as the peer, best against best."""
     return _ratio(what, peer.best / ours.best, peer.p50 / ours.p50, ">=", bound, ours, peer)

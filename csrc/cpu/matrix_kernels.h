@@ -247,22 +247,43 @@ template <class I, int panels>
 void sparse_block(const float* values, const uint8_t* positions, const uint8_t* counts, const uint8_t* targets,
                   int64_t rows, const float* tile, float* c, bool add) {
   constexpr int step = panels * kPanel, vectors = step / I::width, group = vectors <= 8 ? vectors : 4;
+  // Eight sums at least, for as many multiply-adds as are under way at a time: a row's weights take turns.
+  constexpr int turns = group >= 8 ? 1 : 8 / group;
   static_assert(vectors % group == 0);
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t count = counts[i];
     float* sums_at = c + targets[i] * step;
     for (int first = 0; first < vectors; first += group) {
-      typename I::V sums[group];
+      const float* columns = tile + first * I::width;
+      typename I::V sums[turns][group];
 #pragma GCC unroll 8
-      for (int v = 0; v < group; ++v) sums[v] = add ? I::load(sums_at + (first + v) * I::width) : I::zero();
-      for (int64_t j = 0; j < count; ++j) {
+      for (int v = 0; v < group; ++v) {
+        sums[0][v] = add ? I::load(sums_at + (first + v) * I::width) : I::zero();
+#pragma GCC unroll 8
+        for (int turn = 1; turn < turns; ++turn) sums[turn][v] = I::zero();
+      }
+      int64_t j = 0;
+      for (; j + turns <= count; j += turns) {
+#pragma GCC unroll 8
+        for (int turn = 0; turn < turns; ++turn) {
+          const auto weight = I::set(values[j + turn]);
+          const float* row = columns + positions[j + turn] * step;
+#pragma GCC unroll 8
+          for (int v = 0; v < group; ++v) sums[turn][v] = I::fma(weight, I::load(row + v * I::width), sums[turn][v]);
+        }
+      }
+      for (; j < count; ++j) {
         const auto weight = I::set(values[j]);
-        const float* row = tile + positions[j] * step + first * I::width;
+        const float* row = columns + positions[j] * step;
 #pragma GCC unroll 8
-        for (int v = 0; v < group; ++v) sums[v] = I::fma(weight, I::load(row + v * I::width), sums[v]);
+        for (int v = 0; v < group; ++v) sums[0][v] = I::fma(weight, I::load(row + v * I::width), sums[0][v]);
       }
 #pragma GCC unroll 8
-      for (int v = 0; v < group; ++v) I::store(sums_at + (first + v) * I::width, sums[v]);
+      for (int v = 0; v < group; ++v) {
+#pragma GCC unroll 8
+        for (int turn = 1; turn < turns; ++turn) sums[0][v] = I::add(sums[0][v], sums[turn][v]);
+        I::store(sums_at + (first + v) * I::width, sums[0][v]);
+      }
     }
     values += count;
     positions += count;
