@@ -2,6 +2,8 @@
 // All of them work on floats, on one thread; the drivers (linear.cpp, convolution.cpp, sparse.cpp) cut the work.
 #pragma once
 
+#include <cstring>
+
 #include "isa.h"
 
 namespace lps {
@@ -242,13 +244,15 @@ int64_t decode_bits(const uint8_t* bits, int64_t rows, uint8_t* positions, uint8
   return total;
 }
 
+constexpr int kTogether = 4;  // weights of a row whose positions are read at a time
+
 // c[targets[i], :] (+)= sum over the row's weights of value * tile[position, :], for `panels` panels of columns.
 template <class I, int panels>
 void sparse_block(const float* values, const uint8_t* positions, const uint8_t* counts, const uint8_t* targets,
                   int64_t rows, const float* tile, float* c, bool add) {
   constexpr int step = panels * kPanel, vectors = step / I::width, group = vectors <= 8 ? vectors : 4;
-  // Eight sums at least, for as many multiply-adds as are under way at a time: a row's weights take turns.
-  constexpr int turns = group >= 8 ? 1 : 8 / group;
+  // Eight sums, or four of single vectors, for as many multiply-adds are under way: a row's weights take turns.
+  constexpr int turns = group >= 8 ? 1 : group >= 2 ? 8 / group : kTogether;
   static_assert(vectors % group == 0);
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t count = counts[i];
@@ -263,13 +267,17 @@ void sparse_block(const float* values, const uint8_t* positions, const uint8_t* 
         for (int turn = 1; turn < turns; ++turn) sums[turn][v] = I::zero();
       }
       int64_t j = 0;
-      for (; j + turns <= count; j += turns) {
+      for (; j + kTogether <= count; j += kTogether) {
+        uint32_t four;  // positions, in one load: loads are what limits this loop
+        std::memcpy(&four, positions + j, sizeof(four));
+#pragma GCC unroll 4
+        for (int t = 0; t < kTogether; ++t) {
+          const auto weight = I::set(values[j + t]);
+          const float* row = columns + (four >> (8 * t) & 255u) * static_cast<unsigned>(step);
+          asm("" : "+r"(row));
 #pragma GCC unroll 8
-        for (int turn = 0; turn < turns; ++turn) {
-          const auto weight = I::set(values[j + turn]);
-          const float* row = columns + positions[j + turn] * step;
-#pragma GCC unroll 8
-          for (int v = 0; v < group; ++v) sums[turn][v] = I::fma(weight, I::load(row + v * I::width), sums[turn][v]);
+          for (int v = 0; v < group; ++v)
+            sums[t % turns][v] = I::fma(weight, I::load(row + v * I::width), sums[t % turns][v]);
         }
       }
       for (; j < count; ++j) {

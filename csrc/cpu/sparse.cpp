@@ -7,6 +7,7 @@ namespace lps {
 namespace {
 
 constexpr int64_t kFewExamples = 4;
+constexpr int64_t kPositions = kSparseRows * kSparseDepth + 64;  // room for those of a block's weights
 
 void few_examples(const MatrixKernels& matrix, const Parallel& parallel, const float* x, int64_t batch,
                   const Sparse<float>& weight, const Finish<float>& finish, float* y) {
@@ -56,25 +57,42 @@ void many_examples(const MatrixKernels& matrix, const Parallel& parallel, const 
     }
   });
   parallel(panels, [&](int64_t begin, int64_t end) {
-    const Room<float> sums(tiles * kSparseRows * kTile);
-    const Room<uint8_t> positions(kSparseRows * kSparseDepth + 64), counts(kSparseRows);
-    for (int64_t panel = begin; panel < end; ++panel) {
-      const int64_t row = panel * kSparseRows, rows = std::min<int64_t>(outputs - row, kSparseRows);
+    // As many panels at a time as have their sums in half a megabyte of L2: a tile of examples then stays in L1 for all
+    // of their rows.
+    const int64_t most = std::max<int64_t>(1, (1 << 19) / (tiles * kSparseRows * kTile * 4));
+    const int64_t together = std::min(most, end - begin);
+    const Room<float> sums(together * tiles * kSparseRows * kTile);
+    const Room<uint8_t> positions(together * kPositions), counts(together * kSparseRows);
+    for (int64_t first = begin; first < end; first += together) {
+      const int64_t last = std::min(end, first + together);
+      const auto rows_of = [&](int64_t panel) { return std::min<int64_t>(outputs - panel * kSparseRows, kSparseRows); };
+      const auto sums_of = [&](int64_t panel, int64_t tile) {
+        return sums.get() + ((panel - first) * tiles + tile) * kSparseRows * kTile;
+      };
       for (int64_t block = 0; block < blocks; ++block) {
-        const int64_t at = row * blocks + block * rows;
-        matrix.decode_bits(weight.bits + at * (kSparseDepth / 8), rows, positions.get(), counts.get());
+        const auto at = [&](int64_t panel) { return panel * kSparseRows * blocks + block * rows_of(panel); };
+        for (int64_t panel = first; panel < last; ++panel) {
+          matrix.decode_bits(weight.bits + at(panel) * (kSparseDepth / 8), rows_of(panel),
+                             positions.get() + (panel - first) * kPositions,
+                             counts.get() + (panel - first) * kSparseRows);
+        }
         for (int64_t tile = 0; tile < tiles; ++tile) {
           const int64_t step = panels_of(tile) * kPanel;
-          matrix.sparse_block[panels_of(tile) - 1](weight.values + weight.offsets[panel * blocks + block],
-                                                   positions.get(), counts.get(), weight.targets + at, rows,
-                                                   packed.get() + tile * depth * kTile + block * kSparseDepth * step,
-                                                   sums.get() + tile * kSparseRows * kTile, block > 0);
+          for (int64_t panel = first; panel < last; ++panel) {
+            matrix.sparse_block[panels_of(tile) - 1](
+                weight.values + weight.offsets[panel * blocks + block], positions.get() + (panel - first) * kPositions,
+                counts.get() + (panel - first) * kSparseRows, weight.targets + at(panel), rows_of(panel),
+                packed.get() + tile * depth * kTile + block * kSparseDepth * step, sums_of(panel, tile), block > 0);
+          }
         }
       }
-      for (int64_t tile = 0; tile < tiles; ++tile) {
-        matrix.finish_transposed(sums.get() + tile * kSparseRows * kTile, panels_of(tile) * kPanel, examples_of(tile),
-                                 rows, finish.bias == nullptr ? nullptr : finish.bias + row, finish.relu,
-                                 y + tile * kTile * outputs + row, outputs);
+      for (int64_t panel = first; panel < last; ++panel) {
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+          const int64_t row = panel * kSparseRows;
+          matrix.finish_transposed(sums_of(panel, tile), panels_of(tile) * kPanel, examples_of(tile), rows_of(panel),
+                                   finish.bias == nullptr ? nullptr : finish.bias + row, finish.relu,
+                                   y + tile * kTile * outputs + row, outputs);
+        }
       }
     }
   });
