@@ -19,6 +19,7 @@ from lps.extraction import extract
 from lps.learning import learn_task
 from lps.partition import Partition, find_partitions
 from lps.report import Listener, TaskReport
+from lps.serving import ServedTask, task_of_each, together
 from lps.steppers import OptimizerFactory
 from lps.store import save
 from lps.task import Batch, Learnt, Task, batches
@@ -67,8 +68,13 @@ class Lifelong(nn.Module):
             if value not in choices:
                 raise ConfigError(f"Lifelong: {name}: expected one of {', '.join(choices)}, got {value}")
 
-    def forward(self, x: Tensor, task: int | None = None) -> Tensor:
-        """Logits of a task, counted from 1; without one, of the task that ran or was learnt last."""
+    def forward(self, x: Tensor, task: int | Sequence[int] | Tensor | None = None) -> Tensor:
+        """Logits of a task, counted from 1; without one, of the task that ran or was learnt last.
+
+        A task for each example (a list, or a tensor of whole numbers) is for serving: see :meth:`serve`.
+        """
+        if not (task is None or isinstance(task, int)):
+            return self.serve(x, task)
         self.activate(task)
         features = self.backbone(x)
         logits: Tensor = self._classify(features)
@@ -92,6 +98,25 @@ class Lifelong(nn.Module):
                 partition.compose(task, out=weight)
         torch.clear_autocast_cache()  # which may hold casts of the weights just replaced
         self._active = task
+
+    @torch.no_grad()
+    def serve(self, x: Tensor, tasks: Sequence[int] | Tensor) -> Tensor:
+        """Logits of every example under a task of its own, from the one copy of the weights.
+
+        Examples of one task run together; no weights are written, so the next call may ask for any other tasks at no
+        cost. Where tasks have unlike numbers of classes, the missing ones are -inf.
+        """
+        if self._learning:
+            raise ConfigError("Lifelong: task: expected no task a row while a task is being learnt, got one a row")
+        each = task_of_each(tasks, len(x))
+        logits = {}
+        for task in sorted(set(each)):
+            self.check_task(task)
+            chosen = torch.tensor([row for row, wanted in enumerate(each) if wanted == task], device=x.device)
+            with ServedTask(self.prunable(), task):
+                features = self.backbone(x[chosen])
+            logits[task] = self.heads[task - 1](features)
+        return together(logits, each) if each else x.new_empty((0, 0))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _classify(self, features: Tensor) -> Tensor:

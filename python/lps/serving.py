@@ -1,0 +1,77 @@
+"""Answers of several tasks from one copy of the weights.
+
+While a task is served, the backbone's code runs as it is, but wherever it hands a shared-out weight to torch it gets
+the weight of that task: a linear layer reads the weights of all tasks under the task's mask, any other operation gets
+them composed for that one call. Nothing is written into the backbone, so going from task to task costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
+
+from lps.errors import ConfigError
+from lps.partition import Partition
+from lps_kernels import masked_linear
+
+
+class ServedTask(TorchFunctionMode):
+    """Within this context the weights of ``prunable`` are those of one task."""
+
+    def __init__(self, prunable: Iterable[tuple[Partition, nn.Parameter]], task: int) -> None:
+        super().__init__()
+        self._partitions = {id(weight): partition for partition, weight in prunable}
+        self._task = task
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Called by torch for each of its functions."""
+        kwargs = kwargs or {}
+        if func is linear:
+            return self._linear(*args, **kwargs)
+        return func(*map(self._served, args), **{name: self._served(value) for name, value in kwargs.items()})
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        partition = self._partitions.get(id(weight))
+        # Under autocast x may have another dtype than the weights, which the operator would refuse.
+        if partition is None or x.dtype != partition.w_bar.dtype:
+            return linear(x, self._served(weight), bias)
+        y: Tensor = masked_linear(
+            x, partition.w_bar, partition.owner, partition.mask(self._task), self._task, bias, False
+        )
+        return y
+
+    def _served(self, value: Any) -> Any:
+        """The weight of the task in place of the backbone's own."""
+        partition = self._partitions.get(id(value)) if isinstance(value, nn.Parameter) else None
+        if partition is None:
+            return value
+        composed = torch.empty_like(partition.w_bar)
+        partition.compose(self._task, out=composed)
+        return composed
+
+
+def task_of_each(task: Sequence[int] | Tensor, examples: int) -> list[int]:
+    """The task of every example; refuses anything else."""
+    tasks = task.tolist() if isinstance(task, Tensor) else list(task)
+    if len(tasks) != examples or not all(type(number) is int for number in tasks):
+        kinds = f"{len(tasks)}" if all(type(number) is int for number in tasks) else "something else"
+        raise ConfigError(f"Lifelong: task: expected one whole number for each of the {examples} examples, got {kinds}")
+    return tasks
+
+
+def together(logits: Mapping[int, Tensor], tasks: Sequence[int]) -> Tensor:
+    """Logits of each task's examples in the order of the batch; -inf for classes that an example's task lacks."""
+    classes = max(answers.shape[1] for answers in logits.values())
+    example = next(iter(logits.values()))
+    result = example.new_full((len(tasks), classes), -torch.inf)
+    for task, answers in logits.items():
+        places = torch.tensor([place for place, wanted in enumerate(tasks) if wanted == task], device=example.device)
+        result[places, : answers.shape[1]] = answers
+    return result
