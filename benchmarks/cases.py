@@ -1,4 +1,4 @@
-"""One operator on one network: who runs it, and how many bytes that moves."""
+"""One operator on one network: who runs it, how many bytes that moves and what it computes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ def runners(op: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one pass over a workload: the least that must move, those touched at all, and those written."""
+    """Bytes of one pass over a workload: the least that must move, those touched at all, and those written.
+
+    ``flops`` are those that have to be computed.
+    """
 
     moved: int
     working_set: int
     written: int
+    flops: int
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,12 @@ class Case:
         names = list(inspect.signature(self.op.reference).parameters)
         mutated = [args[names.index(name)] for args in self.calls for name in self.op.mutates]
         results = sum(tensor.nbytes for args in self.calls for tensor in tensors_in(self.op.overload(*args)))
+        costs = [self.op.cost(*args) for args in self.calls]
         return Traffic(
-            moved=sum(self.op.cost(*args).bytes for args in self.calls),
+            moved=sum(cost.bytes for cost in costs),
             working_set=results + sum(tensor.nbytes for tensor in tensors_in(self.calls)),
             written=results + sum(tensor.nbytes for tensor in tensors_in(mutated)),
+            flops=sum(cost.flops for cost in costs),
         )
 
 

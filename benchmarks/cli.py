@@ -1,4 +1,4 @@
-"""The command line: ``table``, ``figures`` and ``picture``."""
+"""The command line: ``table``, ``figures``, ``costs`` and ``picture``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from benchmarks import costs
 from benchmarks.cases import why_not_native
 from benchmarks.figures import GROUPS, UnmeasurableError, print_figures
 from benchmarks.learning_curves import write_run
@@ -30,7 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns 0, 1 where a check or a bound failed, 2 where the input was refused."""
     options = _parser().parse_args(arguments)
     try:
-        return {"table": _table, "figures": _figures, "picture": _picture}[options.command](options)
+        commands = {"table": _table, "figures": _figures, "costs": _costs, "picture": _picture}
+        return commands[options.command](options)
     except (UnmeasurableError, ValueError) as error:
         print(f"benchmarks {options.command}: {error}", file=sys.stderr)
         return REFUSED
@@ -42,13 +44,14 @@ def _parser() -> _Parser:
         description="Time the native operators side by side with their peers, on two threads. Every operator is first "
         "checked against its reference; one that is wrong is not timed.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{table,figures,picture}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{table,figures,costs,picture}")
     table = commands.add_parser(
         "table",
-        help="operators x networks: p50, spread, GB/s, share of the roofline, ratios to peers",
+        help="operators x networks: p50, spread, GB/s, share of the roofline, GFLOP/s, ratios to peers",
         description="For each operator and network: the p50 of the native kernels with its spread, GB/s over the bytes "
-        "that must move, their share of the bandwidth measured at the same working set, and how many times faster "
-        "than the reference and each peer it is. Everything takes about ten minutes.",
+        "that must move, their share of the bandwidth measured at the same working set, GFLOP/s where something is "
+        "computed, and how many times faster than the reference and each peer it is. Everything takes about a quarter "
+        "of an hour.",
     )
     table.add_argument("--ops", nargs="+", choices=list(REGISTRY), default=list(REGISTRY), metavar="OP",
                        help=f"only these operators: {', '.join(REGISTRY)}")  # fmt: skip
@@ -63,6 +66,13 @@ def _parser() -> _Parser:
     )
     figures.add_argument("group", choices=list(GROUPS), metavar="GROUP", help=f"one of: {', '.join(GROUPS)}")
     figures.add_argument("--picture", type=Path, metavar="FILE", help="draw the figures into this SVG file")
+    costs_parser = commands.add_parser(
+        "costs",
+        help="layers in each format beside what the model of costs expects",
+        description="Time layers in every format a cut-out may hold them in, beside the model by which it chooses, and "
+        "say how often the model is right and what its mistakes cost. Takes about two minutes.",
+    )
+    costs_parser.add_argument("--save", type=Path, metavar="FILE", help="store the rows as JSON, to fit the model to")
     picture = commands.add_parser(
         "picture",
         help="the accuracies of a run of lps.train",
@@ -77,9 +87,7 @@ def _table(options: argparse.Namespace) -> int:
     stored = load(options.compare) if options.compare else None
     if options.save:
         _check_writable("--save", options.save)
-    reason = why_not_native()
-    if reason is not None:
-        raise UnmeasurableError(f"the native kernels are not active: {reason}")
+    _require_native()
     threads = use_two_threads()
     rows = print_table(options.ops, options.networks, stored)
     if options.save:
@@ -95,10 +103,27 @@ def _figures(options: argparse.Namespace) -> int:
     return 0 if print_figures(options.group, options.picture) else SHORT
 
 
+def _costs(options: argparse.Namespace) -> int:
+    if options.save:
+        _check_writable("--save", options.save)
+    _require_native()
+    use_two_threads()
+    rows = costs.print_costs()
+    if options.save:
+        costs.save(options.save, rows)
+    return 0
+
+
 def _picture(options: argparse.Namespace) -> int:
     _check_writable("FILE", options.picture)
     write_run(options.results, options.picture)
     return 0
+
+
+def _require_native() -> None:
+    reason = why_not_native()
+    if reason is not None:
+        raise UnmeasurableError(f"the native kernels are not active: {reason}")
 
 
 def _check_writable(option: str, path: Path) -> None:

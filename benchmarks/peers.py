@@ -6,6 +6,7 @@ once (flattening, parameters of an optimiser, compilation) stays out of the time
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -13,9 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
+from torch.nn.functional import conv1d, conv2d, linear
 
 from benchmarks.timing import Thunk
+from lps_kernels import unpack_bits
 from lps_kernels._registry import Args
+from lps_kernels.packing import SparseWeight, unpack_conv, unpack_linear, unpack_sparse
 
 Peer = Callable[[list[Args]], Thunk]
 
@@ -63,6 +67,16 @@ def fused_adam(weights: list[Tensor], gradients: list[Tensor]) -> Thunk:
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient.clone()
     return torch.optim.Adam(parameters, lr=1e-3, fused=True).step
+
+
+def gathered_linear(x: Tensor, weight: Tensor, columns: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A layer that reads some of its inputs; the weight has those columns only."""
+    return linear(x.index_select(-1, columns), weight, bias)
+
+
+def scattered_linear(x: Tensor, weight: Tensor, rows: Tensor, outputs: int) -> Tensor:
+    """A layer that has some of its filters; the others answer zero."""
+    return x.new_zeros(len(x), outputs).index_copy_(1, rows, linear(x, weight))
 
 
 def _calls(function: Callable[..., object]) -> Peer:
@@ -133,6 +147,79 @@ def _unpackbits(bits: Tensor, shape: list[int]) -> NDArray[np.bool_]:
     return flat.view(np.bool_).reshape(shape)
 
 
+# The peers of inference do what the operators' workloads ask for: columns of all filters, a bias, no residual.
+
+
+def _gathered(calls: list[Args]) -> Thunk:
+    jobs = []
+    for x, packed, columns, _, bias, outputs, _ in calls:
+        jobs.append((x, unpack_linear(packed, outputs).contiguous(), columns.long(), bias))
+    return lambda: [gathered_linear(*job).relu_() for job in jobs]
+
+
+def _masked_weights(calls: list[Args]) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Inputs, whole weight, the weights of the task (as flags) and bias of each call."""
+    jobs = []
+    for x, w_bar, owner, bits, task, bias, _ in calls:
+        jobs.append((x, w_bar, unpack_bits(bits, list(w_bar.shape)) | ((owner & 0x7F) == task), bias))
+    return jobs
+
+
+def _where_linear(calls: list[Args]) -> Thunk:
+    jobs = _masked_weights(calls)
+    return lambda: [linear(x, torch.where(mask, w_bar, 0), bias).relu_() for x, w_bar, mask, bias in jobs]
+
+
+def _masked_dense(calls: list[Args]) -> Thunk:
+    return _dense_linear([(x, torch.where(mask, w_bar, 0), bias) for x, w_bar, mask, bias in _masked_weights(calls)])
+
+
+def _dense_linear(jobs: list[tuple[Tensor, Tensor, Tensor]]) -> Thunk:
+    return lambda: [linear(*job).relu_() for job in jobs]
+
+
+def _sparse_weights(calls: list[Args]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Inputs, matrix with zeros and bias of each call."""
+    jobs = []
+    for x, *packed, bias, outputs, _ in calls:
+        jobs.append((x, unpack_sparse(SparseWeight(*packed), outputs, x.shape[-1]).contiguous(), bias))
+    return jobs
+
+
+def _csr(calls: list[Args]) -> Thunk:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that torch's sparse tensors may still change
+        jobs = [(x, weight.to_sparse_csr(), bias) for x, weight, bias in _sparse_weights(calls)]
+    return lambda: [(weight @ x.t()).t().add(bias).relu_() for x, weight, bias in jobs]
+
+
+def _dense_conv(calls: list[Args], matrices: list[Tensor]) -> Thunk:
+    """Convolutions with the whole weights, of which these are the matrices."""
+    jobs = []
+    for args, matrix in zip(calls, matrices, strict=True):
+        x, (bias, _, _, kernel, stride, padding, dilation, _, relu) = args[0], args[-9:]
+        weight = matrix.reshape(-1, x.shape[1], *kernel).contiguous()
+        convolve = conv1d if x.dim() == 3 else conv2d
+        jobs.append((convolve, (x, weight, bias, stride, padding, dilation), relu))
+    return lambda: [convolve(*job).relu_() if relu else convolve(*job) for convolve, job, relu in jobs]
+
+
+def _structured_as_dense(calls: list[Args]) -> Thunk:
+    matrices = []
+    for x, packed, columns, _, _, _, outputs, kernel, *_ in calls:
+        left = unpack_conv(packed, outputs, len(columns))
+        whole = x.new_zeros(outputs, x.shape[1] * int(np.prod(kernel)))
+        matrices.append(whole.index_copy_(1, columns.long(), left))
+    return _dense_conv(calls, matrices)
+
+
+def _sparse_as_dense(calls: list[Args]) -> Thunk:
+    matrices = []
+    for x, *packed, _, _, outputs, kernel, _, _, _, _, _ in calls:
+        matrices.append(unpack_sparse(SparseWeight(*packed), outputs, x.shape[1] * int(np.prod(kernel))))
+    return _dense_conv(calls, matrices)
+
+
 # By operator; one that has no entry (admm_update_, proximal_grad_) has no counterpart but its own reference.
 PEERS: dict[str, dict[str, Peer]] = {
     "compose": {
@@ -158,4 +245,10 @@ PEERS: dict[str, dict[str, Peer]] = {
     "proximal_adam_": {"fused Adam": _fused_adam},
     "pack_bits": {"np.packbits": _calls(_packbits)},
     "unpack_bits": {"np.unpackbits": _calls(_unpackbits)},
+    "structured_linear": {"gather + linear": _gathered},
+    "masked_linear": {"where + linear": _where_linear, "dense linear": _masked_dense},
+    "structured_conv1d": {"dense conv": _structured_as_dense},
+    "structured_conv2d": {"dense conv": _structured_as_dense},
+    "sparse_linear": {"CSR": _csr, "dense linear": lambda calls: _dense_linear(_sparse_weights(calls))},
+    "sparse_conv": {"dense conv": _sparse_as_dense},
 }

@@ -17,9 +17,11 @@ from benchmarks.roofline import roofline
 from benchmarks.timing import measure
 from lps_kernels._selftest import failure
 
-FORMAT = "lps benchmark table 1"
+FORMAT = "lps benchmark table 2"
 SECONDS = 1.0
-HEADER = f"{'op':<18}{'network':<13}{'p50 ms':>10}  {'p10..p90':<20}{'GB/s':>7}{'roofline':>10}  faster than"
+HEADER = (
+    f"{'op':<18}{'network':<13}{'p50 ms':>10}  {'p10..p90':<20}{'GB/s':>7}{'roofline':>10}{'GFLOP/s':>9}  faster than"
+)
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,17 @@ class Row:
     p90: float
     bytes_per_second: float
     roofline_share: float
+    flops_per_second: float  # 0 where nothing is computed
     ratios: dict[str, float]
 
     def __str__(self) -> str:
         """One line under :data:`HEADER`."""
         spread = f"{1e3 * self.p10:.3f}..{1e3 * self.p90:.3f}"
+        flops = f"{self.flops_per_second / 1e9:.1f}" if self.flops_per_second else "-"
         ratios = "  ".join(f"{peer} {ratio:.2f}x" for peer, ratio in self.ratios.items())
         return (
             f"{self.op:<18}{self.network:<13}{1e3 * self.p50:>10.3f}  {spread:<20}{self.bytes_per_second / 1e9:>7.1f}"
-            f"{100 * self.roofline_share:>8.0f} %  {ratios}"
+            f"{100 * self.roofline_share:>8.0f} %{flops:>9}  {ratios}"
         )
 
 
@@ -61,7 +65,7 @@ def measure_row(op: str, network: str) -> Row:
     speed = traffic.moved / native.p50
     share = speed / limit.bandwidth(timings)
     ratios = {runner: timings[runner].p50 / native.p50 for runner in functions if runner != "native"}
-    return Row(op, network, native.p50, native.p10, native.p90, speed, share, ratios)
+    return Row(op, network, native.p50, native.p10, native.p90, speed, share, traffic.flops / native.p50, ratios)
 
 
 def print_table(ops: Iterable[str], networks: Iterable[str], stored: dict[tuple[str, str], Row] | None) -> list[Row]:
@@ -121,8 +125,13 @@ def load(path: Path) -> dict[tuple[str, str], Row]:
 def _is_row(entry: Any) -> bool:
     if not isinstance(entry, dict) or entry.keys() != {field.name for field in fields(Row)}:
         return False
-    numbers = [value for key, value in entry.items() if key not in ("op", "network", "ratios")]
-    if not isinstance(entry["ratios"], dict):
+    numbers = [value for key, value in entry.items() if key not in ("op", "network", "flops_per_second", "ratios")]
+    if not isinstance(entry["ratios"], dict) or not isinstance(entry["flops_per_second"], int | float):
         return False
     positive = all(isinstance(value, int | float) and value > 0 for value in (*numbers, *entry["ratios"].values()))
-    return positive and isinstance(entry["op"], str) and isinstance(entry["network"], str)
+    return (
+        positive
+        and entry["flops_per_second"] >= 0
+        and isinstance(entry["op"], str)
+        and isinstance(entry["network"], str)
+    )

@@ -59,7 +59,9 @@ def test_kernel(benchmark: Any, op: str, network: str, runner: str) -> None:  # 
     benchmark.pedantic(run, rounds=rounds)
     if runner == "native" and not benchmark.disabled:
         traffic = here.traffic()
-        speed = traffic.moved / benchmark.stats.stats.median
+        median = benchmark.stats.stats.median
+        speed = traffic.moved / median
         limit = roofline(traffic.working_set, traffic.written / traffic.moved)
         bandwidth = limit.bandwidth(measure(limit.thunks, ROOFLINE_SECONDS))
         benchmark.extra_info |= {"bytes_per_second": speed, "roofline_share": speed / bandwidth}
+        benchmark.extra_info["flops_per_second"] = traffic.flops / median

@@ -90,6 +90,7 @@ def test_every_callable_is_timed_in_turns() -> None:
             ["picture", "absent.json", "picture.svg"],
             "absent.json: expected the results.json of a run, got File",
         ),
+        (["costs", "--save", "absent/costs.json"], "--save: absent/costs.json cannot be written"),
         (["figures", "kernels", "--picture", "absent/picture.svg"], "--picture: absent/picture.svg cannot be written"),
     ],
 )

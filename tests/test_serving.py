@@ -34,8 +34,7 @@ class Attentive(nn.Module):
         self.last = nn.Linear(12, 16)
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = x.unflatten(1, (2, 12)) if x.dim() == 2 else x
-        seen, _ = self.attention(tokens, tokens, tokens)
+        seen, _ = self.attention(x, x, x)
         result: Tensor = self.last(seen.mean(1))
         return result
 

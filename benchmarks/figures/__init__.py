@@ -1,7 +1,7 @@
 """Figures with a bound: one group a part of the project, each a function in :data:`GROUPS`.
 
-A group yields its figures as it measures them, :class:`Skipped` in place of one whose peer does not run here, and raises
-:class:`UnmeasurableError` where measuring makes no sense.
+A group yields its figures as it measures them, and :class:`Skipped` in place of one whose peer does not run here; it
+raises :class:`UnmeasurableError` where measuring makes no sense.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.figures.figure import Figure, Skipped, UnmeasurableError
+from benchmarks.figures.inference import inference_figures
 from benchmarks.figures.kernels import kernel_figures
 from benchmarks.figures.picture import write_picture
 from benchmarks.figures.training import training_figures
@@ -17,6 +18,7 @@ from benchmarks.figures.training import training_figures
 GROUPS: dict[str, Callable[[], Iterator[Figure | Skipped]]] = {
     "kernels": kernel_figures,
     "training": training_figures,
+    "inference": inference_figures,
 }
 
 __all__ = ["GROUPS", "Figure", "Skipped", "UnmeasurableError", "print_figures"]
