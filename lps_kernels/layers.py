@@ -1,11 +1,13 @@
 """Layers with packed weights, for inference: what a task that was cut out of a network is made of.
 
-They hold buffers and no parameters, so nothing in them trains.
+They hold buffers and no parameters, so nothing in them trains. Buffers are registered in the order of the operator's
+arguments and handed over as they stand: looking each one up by its name takes a third of a small layer's time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +50,7 @@ class StructuredLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """As ``nn.Linear``, with ReLU if so made."""
-        y: Tensor = structured_linear(x, self.weight, self.columns, self.rows, self.bias, self.out_features, self.relu)
+        y: Tensor = structured_linear(x, *self._buffers.values(), self.out_features, self.relu)
         return y
 
     def extra_repr(self) -> str:
@@ -91,8 +93,7 @@ class StructuredConv(nn.Module):
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """As ``nn.Conv1d`` or ``nn.Conv2d``; the residual is added before the ReLU, if the layer has one."""
         op = structured_conv1d if len(self.shape[0]) == 1 else structured_conv2d
-        choice = (self.columns, self.rows, self.bias, residual, self.out_channels)
-        y: Tensor = op(x, self.weight, *choice, *self.shape, 1, self.relu)
+        y: Tensor = op(x, *self._buffers.values(), residual, self.out_channels, *self.shape, 1, self.relu)
         return y
 
     def extra_repr(self) -> str:
@@ -117,8 +118,7 @@ class SparseLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """As ``nn.Linear``, with ReLU if so made."""
-        packed = (self.values, self.bits, self.targets, self.offsets)
-        y: Tensor = sparse_linear(x, *packed, self.bias, self.out_features, self.relu)
+        y: Tensor = sparse_linear(x, *self._buffers.values(), self.out_features, self.relu)
         return y
 
     def extra_repr(self) -> str:
@@ -148,8 +148,7 @@ class SparseConv(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """As ``nn.Conv1d`` or ``nn.Conv2d``; the residual is added before the ReLU, if the layer has one."""
-        packed = (self.values, self.bits, self.targets, self.offsets)
-        y: Tensor = sparse_conv(x, *packed, self.bias, residual, self.out_channels, *self.shape, 1, self.relu)
+        y: Tensor = sparse_conv(x, *self._buffers.values(), residual, self.out_channels, *self.shape, 1, self.relu)
         return y
 
     def extra_repr(self) -> str:
@@ -159,6 +158,28 @@ class SparseConv(nn.Module):
             f"{self.in_channels}, {self.out_channels}, kernel_size={kernel}, stride={stride}, padding={padding}, "
             f"dilation={dilation}, relu={self.relu}"
         )
+
+
+class MaxPool2d(nn.Module):
+    """``nn.MaxPool2d`` without padding, as maxima of slices: torch's own takes ten times as long on the CPU."""
+
+    def __init__(self, kernel_size: Sequence[int], stride: Sequence[int]) -> None:
+        super().__init__()
+        self.kernel_size, self.stride = tuple(kernel_size), tuple(stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The largest of each window; NaN where there is one."""
+        for dim, kernel, stride in zip((-2, -1), self.kernel_size, self.stride, strict=True):  # whole rows first
+            span = x.shape[dim] - kernel + 1
+            slices = [x.narrow(dim, start, span) for start in range(kernel)]
+            if stride > 1:
+                slices = [part[..., ::stride, :] if dim == -2 else part[..., ::stride] for part in slices]
+            x = reduce(torch.maximum, slices)
+        return x
+
+    def extra_repr(self) -> str:
+        """Sizes as in ``nn.MaxPool2d``."""
+        return f"kernel_size={self.kernel_size}, stride={self.stride}"
 
 
 def _left(columns: Tensor | None, rows: Tensor | None) -> str:

@@ -13,6 +13,7 @@ from lps.extraction.fuse import fuse
 from lps.extraction.ops import Convs, Kind, Norms, kind_of
 from lps.extraction.trace import shape_of
 from lps_kernels.cutout import LayerSummary
+from lps_kernels.layers import MaxPool2d
 
 UNKNOWN_POSITIONS = 64  # of a convolution on an example, where no shape is known
 
@@ -29,6 +30,8 @@ def rebuild(
         elif analysis.kinds[node] is Kind.NORM:
             assert isinstance(module, Norms)
             _put(traced, str(node.target), _shrink_norm(module, analysis.channels[node].kept))
+        elif isinstance(module, nn.MaxPool2d) and not portable and _is_plain(module):
+            _put(traced, str(node.target), MaxPool2d(_pair(module.kernel_size), _pair(module.stride)))
     formats = {node: choose(layer, portable) for node, layer in shrunk.items()}
     # A layer that is called at several places must do the same at each.
     ours = {n for n, format in formats.items() if format in KERNEL_FORMATS and n.target not in analysis.fixed}
@@ -92,6 +95,15 @@ def _shrink_norm(norm: Norms, kept: Tensor) -> nn.Module:
     for name, buffer in norm.named_buffers():
         setattr(small, name, buffer[kept] if buffer.dim() else buffer.clone())
     return small.eval()
+
+
+def _is_plain(pool: nn.MaxPool2d) -> bool:
+    whole = _pair(pool.padding) == (0, 0) and _pair(pool.dilation) == (1, 1)
+    return whole and not pool.ceil_mode and not pool.return_indices
+
+
+def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (size, size) if isinstance(size, int) else tuple(size)
 
 
 def _select_inputs(graph: fx.Graph, node: fx.Node) -> None:
