@@ -40,20 +40,21 @@ void structured_conv(const Kernels& kernels, const Parallel& parallel, const flo
   const int64_t depth = weight.column_count, plane = shape.out_height * shape.out_width;
   const std::vector<ConvColumn> columns = conv_columns(shape, weight.columns, depth);
   const int64_t panels = parts_of(weight.row_count, kFilters);
-  const Grid grid(Positions::tiles(shape), panels);
+  const Tiling tiling(shape, weight.outputs, direct_pays(shape, weight.row_count));
+  const Grid grid(tiling.tiles, panels);
   const int64_t blocks = std::max<int64_t>(parts_of(depth, kDepth), 1);
   parallel(grid.units(), [&](int64_t begin, int64_t end) {
     const int64_t most = parts_of(panels, grid.groups) * kFilters;
-    const Room<float> packed(depth * kTile), sums((blocks == 1 ? kFilters : most) * kTile);
+    const Room<float> packed(tiling.pieces > 0 ? 0 : depth * kTile), sums((blocks == 1 ? kFilters : most) * kTile);
     int64_t packed_tile = -1;
     std::optional<Positions> tile;
     for (int64_t unit = begin; unit < end; ++unit) {
       if (unit / grid.groups != packed_tile) {
         packed_tile = unit / grid.groups;
-        tile.emplace(shape, weight.outputs, packed_tile);
+        tile.emplace(tiling, packed_tile);
         tile->pack(matrix, x, columns.data(), depth, packed.get());
       }
-      const int64_t group = unit % grid.groups, step = tile->panels() * kPanel;
+      const int64_t group = unit % grid.groups;
       const int64_t first = panels * group / grid.groups, last = panels * (group + 1) / grid.groups;
       const auto sums_of = [&](int64_t panel) {
         return sums.get() + (blocks == 1 ? 0 : (panel - first) * kFilters * kTile);
@@ -62,9 +63,8 @@ void structured_conv(const Kernels& kernels, const Parallel& parallel, const flo
         const int64_t k = block * kDepth, some = std::min(kDepth, depth - k);
         for (int64_t panel = first; panel < last; ++panel) {
           const int64_t row = panel * kFilters, rows = std::min<int64_t>(weight.row_count - row, kFilters);
-          matrix.dense_tile[rows - 1][tile->panels() - 1](weight.weight + row * depth + k * rows,
-                                                          packed.get() + k * step, step, kPanel, some, sums_of(panel),
-                                                          kTile, block > 0);
+          tile->multiply(matrix, weight.weight + row * depth + k * rows, rows, x, packed.get(), columns.data(), k, some,
+                         sums_of(panel), block > 0);
           if (block + 1 < blocks) continue;
           for (int64_t r = 0; r < rows; ++r) {
             const int64_t channel = weight.rows == nullptr ? row + r : weight.rows[row + r];
@@ -89,7 +89,8 @@ void sparse_conv(const Kernels& kernels, const Parallel& parallel, const float* 
   const int64_t depth = weight.inputs, plane = shape.out_height * shape.out_width;
   const int64_t blocks = parts_of(depth, kSparseDepth), panels = parts_of(weight.outputs, kSparseRows);
   const std::vector<ConvColumn> columns = conv_columns(shape, nullptr, depth);
-  const Grid grid(Positions::tiles(shape), panels);
+  const Tiling tiling(shape, weight.outputs, false);
+  const Grid grid(tiling.tiles, panels);
   parallel(grid.units(), [&](int64_t begin, int64_t end) {
     const Room<float> packed(depth * kTile), sums(kSparseRows * kTile);
     const Room<uint8_t> positions(kSparseRows * kSparseDepth + 64), counts(kSparseRows);
@@ -98,7 +99,7 @@ void sparse_conv(const Kernels& kernels, const Parallel& parallel, const float* 
     for (int64_t unit = begin; unit < end; ++unit) {
       if (unit / grid.groups != packed_tile) {
         packed_tile = unit / grid.groups;
-        tile.emplace(shape, weight.outputs, packed_tile);
+        tile.emplace(tiling, packed_tile);
         tile->pack(matrix, x, columns.data(), depth, packed.get());
       }
       const int64_t group = unit % grid.groups, step = tile->panels() * kPanel;

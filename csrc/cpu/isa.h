@@ -58,10 +58,10 @@ struct SelectKernels {
                            uint8_t* bits, void* out, bool stream);
 };
 
-// One column of a convolution's matrix: the channel, as an offset into an image, and the tap of the kernel.
+// One column of a convolution's matrix: the channel, as an offset into an image, the same with the tap's shift added
+// for kernels that do not pad, and the tap of the kernel.
 struct ConvColumn {
-  int64_t plane;
-  int32_t tap;
+  int64_t plane, shifted, tap;
 };
 // Positions of a tile that meet consecutive places of an input row: columns [to, to + count) read from, from +
 // stride...
@@ -83,6 +83,8 @@ struct MatrixKernels {
   int64_t width;  // floats in a vector
   void (*dense_tile[kRows][kPanels])(const float* a, const float* b, int64_t b_step, int64_t b_panel, int64_t depth,
                                      float* c, int64_t c_step, bool add);
+  void (*direct_tile[kRows][kPanels])(const float* a, const float* x, const int64_t* starts, const ConvColumn* columns,
+                                      int64_t depth, float* c, int64_t c_step, bool add);
   void (*pack_rows)(const float* x, int64_t x_step, int64_t rows, const int32_t* columns, int64_t depth, float* out);
   void (*pack_masked)(const float* w_bar, const uint8_t* owner, const uint8_t* bits, int64_t last_byte, int64_t first,
                       uint8_t task, int64_t inputs, int64_t outputs, int64_t depth, float* out);

@@ -11,10 +11,10 @@ namespace {
 
 // ---- the dense tile ----
 
-// c[r, 16 p + j] (+)= sum over k of a[k * rows + r] * b[p * b_panel + k * b_step + j], for r < rows and p < panels.
-template <class I, int rows, int panels>
-void dense_tile(const float* a, const float* b, int64_t b_step, int64_t b_panel, int64_t depth, float* c,
-                int64_t c_step, bool add) {
+// c[r, 16 p + j] (+)= sum over k of a[k * rows + r] * b[p][offset(k) + j], for r < rows and p < panels.
+template <class I, int rows, int panels, class Offset>
+void tile_product(const float* a, const float* const* b, Offset&& offset, int64_t depth, float* c, int64_t c_step,
+                  bool add) {
   constexpr int vectors = panels * kPanel / I::width, group = vectors < I::group ? vectors : I::group;
   static_assert(vectors % group == 0);
   constexpr int whole = kPanel / I::width;  // vectors of a panel
@@ -23,15 +23,16 @@ void dense_tile(const float* a, const float* b, int64_t b_step, int64_t b_panel,
     const float* columns[group];
 #pragma GCC unroll 4
     for (int v = 0; v < group; ++v) {
-      columns[v] = b + (first + v) / whole * b_panel + (first + v) % whole * I::width;
+      columns[v] = b[(first + v) / whole] + (first + v) % whole * I::width;
 #pragma GCC unroll 6
       for (int r = 0; r < rows; ++r) sums[r][v] = add ? I::load(c + r * c_step + (first + v) * I::width) : I::zero();
     }
     const float* left = a;
     for (int64_t k = 0; k < depth; ++k) {
+      const int64_t at = offset(k);
       typename I::V right[group];
 #pragma GCC unroll 4
-      for (int v = 0; v < group; ++v) right[v] = I::load(columns[v] + k * b_step);
+      for (int v = 0; v < group; ++v) right[v] = I::load(columns[v] + at);
 #pragma GCC unroll 6
       for (int r = 0; r < rows; ++r) {
         const auto factor = I::set(left[r]);
@@ -46,6 +47,24 @@ void dense_tile(const float* a, const float* b, int64_t b_step, int64_t b_panel,
       for (int v = 0; v < group; ++v) I::store(c + r * c_step + (first + v) * I::width, sums[r][v]);
     }
   }
+}
+
+// Panels of a packed matrix: `b_panel` from one to the next, `b_step` from one k to the next.
+template <class I, int rows, int panels>
+void dense_tile(const float* a, const float* b, int64_t b_step, int64_t b_panel, int64_t depth, float* c,
+                int64_t c_step, bool add) {
+  const float* all[panels];
+  for (int p = 0; p < panels; ++p) all[p] = b + p * b_panel;
+  tile_product<I, rows, panels>(a, all, [&](int64_t k) { return k * b_step; }, depth, c, c_step, add);
+}
+
+// Panels are 16 neighbouring places of the input of a convolution that does not pad, at `starts`.
+template <class I, int rows, int panels>
+void direct_tile(const float* a, const float* x, const int64_t* starts, const ConvColumn* columns, int64_t depth,
+                 float* c, int64_t c_step, bool add) {
+  const float* all[panels];
+  for (int p = 0; p < panels; ++p) all[p] = x + starts[p];
+  tile_product<I, rows, panels>(a, all, [&](int64_t k) { return columns[k].shifted; }, depth, c, c_step, add);
 }
 
 // ---- linear layers: activations are the rows of a tile, packed weights its columns ----
@@ -349,12 +368,18 @@ int64_t fma_burst(int64_t steps, float seed) {
   return I::sum(all) == 0 ? 0 : steps * count * I::width * 2;
 }
 
+template <class I, int rows, int panels>
+void fill_tile(MatrixKernels& table) {
+  table.dense_tile[rows - 1][panels - 1] = dense_tile<I, rows, panels>;
+  table.direct_tile[rows - 1][panels - 1] = direct_tile<I, rows, panels>;
+}
+
 template <class I, int rows>
 void fill_tiles(MatrixKernels& table) {
-  table.dense_tile[rows - 1][0] = dense_tile<I, rows, 1>;
-  table.dense_tile[rows - 1][1] = dense_tile<I, rows, 2>;
-  table.dense_tile[rows - 1][2] = dense_tile<I, rows, 3>;
-  table.dense_tile[rows - 1][3] = dense_tile<I, rows, 4>;
+  fill_tile<I, rows, 1>(table);
+  fill_tile<I, rows, 2>(table);
+  fill_tile<I, rows, 3>(table);
+  fill_tile<I, rows, 4>(table);
 }
 
 template <class I, int examples>

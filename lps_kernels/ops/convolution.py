@@ -118,6 +118,8 @@ def conv_cases(dims: int) -> Iterator[tuple[str, tuple[int, ...], int, Convoluti
         9,
         Convolution([1] * dims, [1] * dims, [0] * dims, [1] * dims),
     )
+    yield "rows in pieces", (3, 3, *[20] * dims), 7, conv(3)
+    yield "rows in pieces, dilated", (1, 2, *[40] * dims), 70, conv(3, dilation=4)
     if dims == 2:
         yield "oblong", (2, 3, 5, 11), 8, Convolution([1, 4], [2, 1], [0, 3], [1, 2])
 
