@@ -97,27 +97,20 @@ def _fake(
 
 def conv_cases(dims: int) -> Iterator[tuple[str, tuple[int, ...], int, Convolution]]:
     """Name, shape of the input, outputs and convolution, around the edges of what kernels do."""
+
+    def conv(kernel: int, stride: int = 1, padding: int = 0, dilation: int = 1) -> Convolution:
+        return Convolution(*([number] * dims for number in (kernel, stride, padding, dilation)))
+
     for size in EDGE_SIZES[1:]:
-        shape = (1, 1, size) if dims == 1 else (1, 1, 1, size)
-        yield f"{size} positions", shape, 1, Convolution([1] * dims, [1] * dims, [0] * dims, [1] * dims)
-    yield "no images", (0, 2, *[5] * dims), 3, Convolution([3] * dims, [1] * dims, [0] * dims, [1] * dims)
-    yield "no outputs", (2, 2, *[5] * dims), 0, Convolution([3] * dims, [1] * dims, [0] * dims, [1] * dims)
-    yield "padded", (3, 4, *[9] * dims), 13, Convolution([3] * dims, [1] * dims, [1] * dims, [1] * dims)
-    yield "more padding than input", (2, 3, *[2] * dims), 7, Convolution([3] * dims, [1] * dims, [4] * dims, [2] * dims)
-    yield "strided", (2, 5, *[17] * dims), 70, Convolution([3] * dims, [2] * dims, [1] * dims, [1] * dims)
-    yield "dilated", (2, 3, *[15] * dims), 6, Convolution([3] * dims, [3] * dims, [2] * dims, [2] * dims)
-    yield (
-        "deep",
-        (3, 110 if dims == 1 else 34, *[7] * dims),
-        20,
-        Convolution([3] * dims, [1] * dims, [1] * dims, [1] * dims),
-    )
-    yield (
-        "wide",
-        (1, 3, *[70 if dims == 1 else 12] * dims),
-        9,
-        Convolution([1] * dims, [1] * dims, [0] * dims, [1] * dims),
-    )
+        yield f"{size} positions", (1, 1, size) if dims == 1 else (1, 1, 1, size), 1, conv(1)
+    yield "no images", (0, 2, *[5] * dims), 3, conv(3)
+    yield "no outputs", (2, 2, *[5] * dims), 0, conv(3)
+    yield "padded", (3, 4, *[9] * dims), 13, conv(3, padding=1)
+    yield "more padding than input", (2, 3, *[2] * dims), 7, conv(3, padding=4, dilation=2)
+    yield "strided", (2, 5, *[17] * dims), 70, conv(3, stride=2, padding=1)
+    yield "dilated", (2, 3, *[15] * dims), 6, conv(3, stride=3, padding=2, dilation=2)
+    yield "deep", (3, 110 if dims == 1 else 34, *[7] * dims), 20, conv(3, padding=1)
+    yield "wide", (1, 3, *[70 if dims == 1 else 12] * dims), 9, conv(1)
     yield "rows in pieces", (3, 3, *[20] * dims), 7, conv(3)
     yield "rows in pieces, dilated", (1, 2, *[40] * dims), 70, conv(3, dilation=4)
     if dims == 2:
