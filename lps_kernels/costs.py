@@ -1,7 +1,8 @@
 """What a layer costs in each format: the measured model by which a format is chosen.
 
-The constants are fitted to the times that ``python -m benchmarks costs`` prints (two cores with AVX-512); its last lines
-say how well the model chooses. They are the same on every machine, so that a task is cut out the same everywhere.
+The constants are fitted to the times that ``python -m benchmarks costs`` prints (two cores with AVX-512); its last
+lines say how well the model chooses. They are the same on every machine, so that a task is cut out the same
+everywhere.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@
 
 namespace lps {
 
-// Columns of a weight that a tile is summed over before the next ones: 256 x 64 floats of the tile's columns stay in a
+// Columns of a weight that a tile is summed over before the next ones: 384 x 64 floats of the tile's columns stay in a
 // core's L2 cache beside everything else.
-constexpr int64_t kDepth = 256;
+constexpr int64_t kDepth = 384;
 
 inline int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
