@@ -13,7 +13,7 @@ class LayerSummary:
     """What became of one layer."""
 
     name: str
-    format: str  # dense, gather (dense behind a selection of inputs), structured or sparse
+    format: str  # dense, packed (dense in our kernel's order), gather (behind a selection of inputs), structured, sparse
     before: tuple[int, ...]  # shape of the weight
     after: tuple[int, ...]
     nonzeros: int
@@ -21,6 +21,11 @@ class LayerSummary:
     dense_bytes: int  # of the layer as it was
     seconds: float  # expected, at the batch size that the formats were chosen for
     dense_seconds: float  # of the layer as it was
+
+    @property
+    def kept_dense(self) -> bool:
+        """Whether every weight that the layer had is held, zeros too."""
+        return self.format in ("dense", "packed") and self.before == self.after
 
     @property
     def weights(self) -> int:
@@ -51,8 +56,8 @@ class Cutout(nn.Module):
         return logits
 
     def weight_bytes(self) -> tuple[int, int]:
-        """Bytes held by the layers that are not dense, and bytes those layers held before."""
-        changed = [layer for layer in self.layers if layer.format != "dense"]
+        """Bytes held by the layers that are not kept dense, and bytes those layers held before."""
+        changed = [layer for layer in self.layers if not layer.kept_dense]
         return sum(layer.held_bytes for layer in changed), sum(layer.dense_bytes for layer in changed)
 
     def summary(self) -> str:

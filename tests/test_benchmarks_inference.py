@@ -173,7 +173,8 @@ def test_bytes_are_held_against_the_weights_of_the_layers_that_are_not_dense() -
     subject = small("column", 0.2)
 
     def cutout(format: str, held_bytes: int) -> Cutout:
-        layer = LayerSummary("1", format, (40, 30), (40, 6), 240, held_bytes, 4800, 1.0, 1.0)
+        left = (40, 30) if format == "dense" else (40, 6)
+        layer = LayerSummary("1", format, (40, 30), left, 240, held_bytes, 4800, 1.0, 1.0)
         other = LayerSummary("4", "dense", (50, 40), (50, 40), 2000, 8000, 8000, 1.0, 1.0)
         return Cutout(nn.Identity(), [layer, other], [])
 

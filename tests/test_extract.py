@@ -108,7 +108,7 @@ def test_each_pattern_gets_its_format(pattern: str, format: str) -> None:
 def test_a_dense_task_is_held_no_worse_than_dense() -> None:
     net = fabricate(wide_mlp(), 64, density=1, tasks=1, input_shape=(300,))
     cutout = net.extract(1)
-    assert {layer.format for layer in cutout.layers} <= {"dense", "structured"}
+    assert {layer.format for layer in cutout.layers} <= {"dense", "packed"}
     assert all(layer.seconds <= layer.dense_seconds for layer in cutout.layers)
     assert_same_answers(net, cutout, torch.randn(4, 300), 1)
 

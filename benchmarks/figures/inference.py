@@ -157,7 +157,7 @@ def held(name: str, pattern: str, subject: Subject, cutouts: Sequence[Cutout]) -
 
 def _held(name: str, pattern: str, subject: Subject, cutout: Cutout) -> Figure:
     held_bytes, dense_bytes = cutout.weight_bytes()
-    changed = [layer for layer in cutout.layers if layer.format != "dense"]
+    changed = [layer for layer in cutout.layers if not layer.kept_dense]
     share, density = held_bytes / dense_bytes, subject.density(changed)
     formats = ", ".join(f"{count} {format}" for format, count in Counter(layer.format for layer in changed).items())
     detail = f"{100 * share:.2f} % of the bytes for {100 * density:.2f} % of the weights; layers: {formats}"

@@ -130,13 +130,14 @@ def _torch_layer(template: nn.Linear | Convs, weight: Tensor, bias: Tensor | Non
 def summarise(name: str, shrunk: Shrunk, format: Choice, layer: nn.Module) -> LayerSummary:
     """What became of the layer."""
     before, after = shrunk.template.weight, shrunk.work
+    whole = (after.rows, after.columns) == (after.outputs, after.inputs)
     rows, columns = before.shape[0], before[0].numel()
     dense = Work(rows, columns, rows, columns, before.numel(), shrunk.positions, after.taps)
     if format == "gather":
         after = replace(after, inputs=after.columns)
     return LayerSummary(
         name=name,
-        format=format,
+        format="packed" if format == "structured" and whole else format,
         before=tuple(before.shape),
         after=tuple(shrunk.weight.shape),
         nonzeros=after.nonzeros,
