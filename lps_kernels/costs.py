@@ -42,33 +42,28 @@ class _Rates:
 
 
 _RATES: dict[Format, _Rates] = {
-    "dense": _Rates(27e-6, 122e9, 20e9, 200e9, 10e9),
-    "structured": _Rates(15e-6, 142e9, 22e9, 13e9, 7e9),
-    "sparse": _Rates(17e-6, 99e9, 24e9, 9e9, 6e9),
+    "dense": _Rates(23e-6, 145e9, 16e9, 18e9, 9.3e9),
+    "structured": _Rates(14.5e-6, 159e9, 22e9, 19e9, 7.5e9),
+    "sparse": _Rates(18e-6, 101e9, 22e9, 8.4e9, 6.5e9),
 }
 # A few examples of a sparse linear layer are multiplied along its inputs: weights a second, there or not; what each
 # further example adds to that; and weights a second that are there.
 _FEW = 4
-_SPREAD, _FURTHER, _VALUES = 39e9, 0.2, 28e9
+_SPREAD, _FURTHER, _VALUES = 38e9, 0.2, 31e9
 _LANES = 16  # positions that a sparse weight meets at a time
 
 
 def seconds(format: Format, work: Work) -> float:
     """Expected time of one call."""
-    rates = _RATES[format]
-    written = work.outputs * work.positions / rates.written
-    if format == "sparse":
-        return rates.call + written + _sparse_seconds(work, rates)
-    rows, columns = (work.rows, work.columns) if format == "structured" else (work.outputs, work.inputs)
-    # Either the arithmetic or the bytes of the weights take longer.
-    product = max(rows * columns * work.positions / rates.products, rows * columns / rates.weights)
-    return rates.call + written + product + columns * work.positions / rates.packed
-
-
-def _sparse_seconds(work: Work, rates: _Rates) -> float:
-    weights = work.outputs * work.inputs
-    if work.taps == 1 and work.positions <= _FEW:
-        return weights / _SPREAD * (1 + _FURTHER * (work.positions - 1)) + work.nonzeros / _VALUES
-    lanes = -(-work.positions // _LANES) * _LANES
-    packed = work.inputs * work.positions / rates.packed
-    return work.nonzeros * lanes / rates.products + weights / rates.weights + packed
+    rates, weights = _RATES[format], work.outputs * work.inputs
+    written = rates.call + work.outputs * work.positions / rates.written
+    if format == "sparse" and work.taps == 1 and work.positions <= _FEW:
+        spread = weights / _SPREAD * (1 + _FURTHER * (work.positions - 1))
+        return written + spread + work.nonzeros / _VALUES
+    products, columns = weights * work.positions, work.inputs
+    if format == "structured":
+        weights, columns = work.rows * work.columns, work.columns
+        products = weights * work.positions
+    elif format == "sparse":
+        products = work.nonzeros * -(-work.positions // _LANES) * _LANES
+    return written + products / rates.products + weights / rates.weights + columns * work.positions / rates.packed

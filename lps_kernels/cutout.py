@@ -13,7 +13,9 @@ class LayerSummary:
     """What became of one layer."""
 
     name: str
-    format: str  # dense, packed (dense in our kernel's order), gather (behind a selection of inputs), structured, sparse
+    format: (
+        str  # dense, packed (dense in our kernel's order), gather (behind a selection of inputs), structured, sparse
+    )
     before: tuple[int, ...]  # shape of the weight
     after: tuple[int, ...]
     nonzeros: int
