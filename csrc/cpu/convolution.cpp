@@ -14,19 +14,24 @@ struct Grid {
   int64_t units() const { return tiles * groups; }
 };
 
+// Channels of a tile: `channels`, or from `first` on.
+void finish_channels(const MatrixKernels& matrix, const Tiling& tiling, const Positions& tile, const float* sums,
+                     int64_t step, int64_t rows, const int32_t* channels, int64_t first, const Finish<float>& finish,
+                     float* y) {
+  matrix.finish_positions(sums, step, tile.runs().data(), static_cast<int64_t>(tile.runs().size()), rows, channels,
+                          first, tiling.plane, finish.bias, finish.residual, finish.relu, y);
+}
+
 // Output channels without any weight: what is left of them is their bias.
-void finish_absent(const MatrixKernels& matrix, const Positions& tile, const Structured<float>& weight, int64_t begin,
-                   int64_t end, int64_t plane, const Finish<float>& finish, float* y) {
+void finish_absent(const MatrixKernels& matrix, const Tiling& tiling, const Positions& tile,
+                   const Structured<float>& weight, int64_t begin, int64_t end, const Finish<float>& finish, float* y) {
   static constexpr float zeros[kTile] = {};
   int64_t row = begin == 0 ? 0 : weight.rows[begin - 1] + 1;
   for (int64_t next = begin; next <= end; ++next) {
     // Those before the next one that is present, and behind the last of all those up to the end.
-    const int64_t stop = next < weight.row_count ? weight.rows[next] : weight.outputs;
     if (next == end && next < weight.row_count) break;
-    for (; row < stop; ++row) {
-      matrix.finish_positions(zeros, tile.runs().data(), static_cast<int64_t>(tile.runs().size()), row * plane,
-                              finish.bias == nullptr ? 0.0f : finish.bias[row], finish.residual, finish.relu, y);
-    }
+    const int64_t stop = next < weight.row_count ? weight.rows[next] : weight.outputs;
+    finish_channels(matrix, tiling, tile, zeros, 0, stop - row, nullptr, row, finish, y);
     row = stop + 1;
   }
 }
@@ -37,7 +42,7 @@ template <>
 void structured_conv(const Kernels& kernels, const Parallel& parallel, const float* x, const ConvShape& shape,
                      const Structured<float>& weight, const Finish<float>& finish, float* y) {
   const MatrixKernels& matrix = kernels.matrix;
-  const int64_t depth = weight.column_count, plane = shape.out_height * shape.out_width;
+  const int64_t depth = weight.column_count;
   const std::vector<ConvColumn> columns = conv_columns(shape, weight.columns, depth);
   const int64_t panels = parts_of(weight.row_count, kFilters);
   const Tiling tiling(shape, weight.outputs, direct_pays(shape, weight.row_count));
@@ -66,17 +71,13 @@ void structured_conv(const Kernels& kernels, const Parallel& parallel, const flo
           tile->multiply(matrix, weight.weight + row * depth + k * rows, rows, x, packed.get(), columns.data(), k, some,
                          sums_of(panel), block > 0);
           if (block + 1 < blocks) continue;
-          for (int64_t r = 0; r < rows; ++r) {
-            const int64_t channel = weight.rows == nullptr ? row + r : weight.rows[row + r];
-            matrix.finish_positions(
-                sums_of(panel) + r * kTile, tile->runs().data(), static_cast<int64_t>(tile->runs().size()),
-                channel * plane, finish.bias == nullptr ? 0.0f : finish.bias[channel], finish.residual, finish.relu, y);
-          }
+          finish_channels(matrix, tiling, *tile, sums_of(panel), kTile, rows,
+                          weight.rows == nullptr ? nullptr : weight.rows + row, row, finish, y);
         }
       }
       if (weight.rows != nullptr) {
         const int64_t stop = std::min(last * kFilters, weight.row_count);
-        finish_absent(matrix, *tile, weight, std::min(first * kFilters, stop), stop, plane, finish, y);
+        finish_absent(matrix, tiling, *tile, weight, std::min(first * kFilters, stop), stop, finish, y);
       }
     }
   });
@@ -86,7 +87,7 @@ template <>
 void sparse_conv(const Kernels& kernels, const Parallel& parallel, const float* x, const ConvShape& shape,
                  const Sparse<float>& weight, const Finish<float>& finish, float* y) {
   const MatrixKernels& matrix = kernels.matrix;
-  const int64_t depth = weight.inputs, plane = shape.out_height * shape.out_width;
+  const int64_t depth = weight.inputs;
   const int64_t blocks = parts_of(depth, kSparseDepth), panels = parts_of(weight.outputs, kSparseRows);
   const std::vector<ConvColumn> columns = conv_columns(shape, nullptr, depth);
   const Tiling tiling(shape, weight.outputs, false);
@@ -112,11 +113,7 @@ void sparse_conv(const Kernels& kernels, const Parallel& parallel, const float* 
                                                   positions.get(), counts.get(), weight.targets + at, rows,
                                                   packed.get() + block * kSparseDepth * step, sums.get(), block > 0);
         }
-        for (int64_t r = 0; r < rows; ++r) {
-          matrix.finish_positions(sums.get() + r * step, tile->runs().data(), static_cast<int64_t>(tile->runs().size()),
-                                  (row + r) * plane, finish.bias == nullptr ? 0.0f : finish.bias[row + r],
-                                  finish.residual, finish.relu, y);
-        }
+        finish_channels(matrix, tiling, *tile, sums.get(), step, rows, nullptr, row, finish, y);
       }
     }
   });

@@ -92,7 +92,8 @@ struct MatrixKernels {
                       int64_t begin, int64_t end, const float* bias, bool relu, float* y, int64_t y_step);
   void (*pack_positions)(const float* x, const ConvColumn* columns, int64_t depth, const TapCopies* taps,
                          int64_t stride, float* out, int64_t out_step);
-  void (*finish_positions)(const float* sums, const Run* runs, int64_t count, int64_t channel_offset, float bias,
+  void (*finish_positions)(const float* sums, int64_t step, const Run* runs, int64_t count, int64_t rows,
+                           const int32_t* channels, int64_t first, int64_t plane, const float* bias,
                            const float* residual, bool relu, float* y);
   void (*pack_transposed)(const float* x, int64_t x_step, int64_t rows, int64_t depth, float* out, int64_t out_step);
   void (*finish_transposed)(const float* c, int64_t c_step, int64_t rows, int64_t count, const float* bias, bool relu,

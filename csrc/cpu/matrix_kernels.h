@@ -182,25 +182,30 @@ void pack_positions(const float* x, const ConvColumn* columns, int64_t depth, co
   }
 }
 
-// One output channel at the positions of a tile: y = finish(sums + bias + residual). Runs lie in y as in residual.
+// The output channels `channels[r]`, or first + r, at the positions of a tile: y = finish(sums + bias + residual). Runs
+// lie in y as in residual.
 template <class I>
-void finish_positions(const float* sums, const Run* runs, int64_t count, int64_t channel_offset, float bias,
-                      const float* residual, bool relu, float* y) {
-  const auto shift = I::set(bias);
-  for (int64_t s = 0; s < count; ++s) {
-    const float* from = sums + runs[s].column;
-    const int64_t at = runs[s].position + channel_offset;
-    int64_t j = 0;
-    for (; j + I::width <= runs[s].count; j += I::width) {
-      auto sum = I::add(I::load(from + j), shift);
-      if (residual != nullptr) sum = I::add(sum, I::load(residual + at + j));
-      I::store(y + at + j, relu ? I::relu(sum) : sum);
-    }
-    const int64_t part = runs[s].count - j;
-    if (part > 0) {
-      auto sum = I::add(I::load_part(from + j, part), shift);
-      if (residual != nullptr) sum = I::add(sum, I::load_part(residual + at + j, part));
-      I::store_part(y + at + j, relu ? I::relu(sum) : sum, part);
+void finish_positions(const float* sums, int64_t step, const Run* runs, int64_t count, int64_t rows,
+                      const int32_t* channels, int64_t first, int64_t plane, const float* bias, const float* residual,
+                      bool relu, float* y) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t channel = channels == nullptr ? first + r : channels[r];
+    const auto shift = I::set(bias == nullptr ? 0.0f : bias[channel]);
+    for (int64_t s = 0; s < count; ++s) {
+      const float* from = sums + r * step + runs[s].column;
+      const int64_t at = runs[s].position + channel * plane;
+      int64_t j = 0;
+      for (; j + I::width <= runs[s].count; j += I::width) {
+        auto sum = I::add(I::load(from + j), shift);
+        if (residual != nullptr) sum = I::add(sum, I::load(residual + at + j));
+        I::store(y + at + j, relu ? I::relu(sum) : sum);
+      }
+      const int64_t part = runs[s].count - j;
+      if (part > 0) {
+        auto sum = I::add(I::load_part(from + j, part), shift);
+        if (residual != nullptr) sum = I::add(sum, I::load_part(residual + at + j, part));
+        I::store_part(y + at + j, relu ? I::relu(sum) : sum, part);
+      }
     }
   }
 }

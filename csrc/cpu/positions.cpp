@@ -128,11 +128,17 @@ void Positions::multiply(const MatrixKernels& matrix, const float* weight, int64
 
 std::vector<ConvColumn> conv_columns(const ConvShape& shape, const int32_t* columns, int64_t count) {
   const int64_t width = shape.kernel_width, taps = shape.kernel_height * width, plane = shape.height * shape.width;
+  std::vector<int64_t> shifts;
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    shifts.push_back(tap / width * shape.dilation_height * shape.width + tap % width * shape.dilation_width);
+  }
   std::vector<ConvColumn> out(static_cast<size_t>(count));
+  int64_t channel = 0;  // columns ascend, so no column needs a division
   for (int64_t k = 0; k < count; ++k) {
-    const int64_t column = columns == nullptr ? k : columns[k], tap = column % taps, channel = column / taps * plane;
-    const int64_t shift = tap / width * shape.dilation_height * shape.width + tap % width * shape.dilation_width;
-    out[static_cast<size_t>(k)] = {channel, channel + shift, tap};
+    const int64_t column = columns == nullptr ? k : columns[k];
+    while (column >= (channel + 1) * taps) ++channel;
+    const int64_t tap = column - channel * taps, at = channel * plane;
+    out[static_cast<size_t>(k)] = {at, at + shifts[static_cast<size_t>(tap)], tap};
   }
   return out;
 }
