@@ -83,6 +83,8 @@ struct MatrixKernels {
   int64_t width;  // floats in a vector
   void (*dense_tile[kRows][kPanels])(const float* a, const float* b, int64_t b_step, int64_t b_panel, int64_t depth,
                                      float* c, int64_t c_step, bool add);
+  void (*row_tile[kRows][kPanels])(const float* a, int64_t a_step, const float* b, int64_t b_panel, int64_t depth,
+                                   float* c, int64_t c_step, bool add);
   void (*direct_tile[kRows][kPanels])(const float* a, const float* x, const int64_t* starts, const ConvColumn* columns,
                                       int64_t depth, float* c, int64_t c_step, bool add);
   void (*pack_rows)(const float* x, int64_t x_step, int64_t rows, const int32_t* columns, int64_t depth, float* out);

@@ -1,6 +1,7 @@
 // Drivers of linear layers: y[batch, outputs] = finish(x[batch, inputs] @ weight^T).
 //
-// A block of examples is packed once by all threads, columns gathered on the way. A unit of work is then a tile of 64
+// Where columns are left out, a block of examples is packed first, by all threads; otherwise examples are read as they
+// lie. A unit of work is then a tile of 64
 // outputs by a group of the examples: all of them where weights are masked, which is then done once, halves of them
 // otherwise, more and smaller groups where outputs are few. A unit is summed over blocks of kDepth columns and
 // finished.
@@ -45,10 +46,11 @@ void run_block(const MatrixKernels& matrix, const Parallel& parallel, const floa
                const Reading& reading, P&& panels, F&& finish) {
   const Tiles tiles(examples);
   const int64_t depth = reading.depth, outputs = reading.outputs;
-  const Room<float> packed(examples * depth + 8 * tiles.count);
+  const bool gathers = reading.columns != nullptr;
+  const Room<float> packed(gathers ? examples * depth + 8 * tiles.count : 0);
   // Tiles end 8 floats apart: packing one overwrites as many behind its own.
   const auto packed_at = [&](int64_t tile) { return packed.get() + tiles.at(tile) * depth + 8 * tile; };
-  parallel(tiles.count, [&](int64_t begin, int64_t end) {
+  parallel(gathers ? tiles.count : 0, [&](int64_t begin, int64_t end) {
     for (int64_t tile = begin; tile < end; ++tile) {
       matrix.pack_rows(x + tiles.at(tile) * reading.inputs, reading.inputs, tiles.rows(tile), reading.columns, depth,
                        packed_at(tile));
@@ -71,8 +73,14 @@ void run_block(const MatrixKernels& matrix, const Parallel& parallel, const floa
         const Panels weights = panels(output, k, some, room.get());
         for (int64_t tile = first; tile < last; ++tile) {
           const int64_t rows = tiles.rows(tile);
-          matrix.dense_tile[rows - 1][count - 1](packed_at(tile) + k * rows, weights.first, kPanel, weights.step, some,
-                                                 sums.get() + (tiles.at(tile) - tiles.at(first)) * kTile, kTile, k > 0);
+          float* to = sums.get() + (tiles.at(tile) - tiles.at(first)) * kTile;
+          if (gathers) {
+            matrix.dense_tile[rows - 1][count - 1](packed_at(tile) + k * rows, weights.first, kPanel, weights.step,
+                                                   some, to, kTile, k > 0);
+          } else {
+            matrix.row_tile[rows - 1][count - 1](x + tiles.at(tile) * reading.inputs + k, reading.inputs, weights.first,
+                                                 weights.step, some, to, kTile, k > 0);
+          }
         }
       }
       finish(sums.get(), tiles.at(last) - tiles.at(first), output, tiles.at(first));

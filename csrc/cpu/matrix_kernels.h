@@ -11,9 +11,9 @@ namespace {
 
 // ---- the dense tile ----
 
-// c[r, 16 p + j] (+)= sum over k of a[k * rows + r] * b[p][offset(k) + j], for r < rows and p < panels.
-template <class I, int rows, int panels, class Offset>
-void tile_product(const float* a, const float* const* b, Offset&& offset, int64_t depth, float* c, int64_t c_step,
+// c[r, 16 p + j] (+)= sum over k of *left(k, r) * b[p][offset(k) + j], for r < rows and p < panels.
+template <class I, int rows, int panels, class Left, class Offset>
+void tile_product(Left&& left, const float* const* b, Offset&& offset, int64_t depth, float* c, int64_t c_step,
                   bool add) {
   constexpr int vectors = panels * kPanel / I::width, group = vectors < I::group ? vectors : I::group;
   static_assert(vectors % group == 0);
@@ -27,7 +27,6 @@ void tile_product(const float* a, const float* const* b, Offset&& offset, int64_
 #pragma GCC unroll 6
       for (int r = 0; r < rows; ++r) sums[r][v] = add ? I::load(c + r * c_step + (first + v) * I::width) : I::zero();
     }
-    const float* left = a;
     for (int64_t k = 0; k < depth; ++k) {
       const int64_t at = offset(k);
       typename I::V right[group];
@@ -35,11 +34,10 @@ void tile_product(const float* a, const float* const* b, Offset&& offset, int64_
       for (int v = 0; v < group; ++v) right[v] = I::load(columns[v] + at);
 #pragma GCC unroll 6
       for (int r = 0; r < rows; ++r) {
-        const auto factor = I::set(left[r]);
+        const auto factor = I::set(*left(k, r));
 #pragma GCC unroll 4
         for (int v = 0; v < group; ++v) sums[r][v] = I::fma(factor, right[v], sums[r][v]);
       }
-      left += rows;
     }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; ++r) {
@@ -49,13 +47,25 @@ void tile_product(const float* a, const float* const* b, Offset&& offset, int64_
   }
 }
 
-// Panels of a packed matrix: `b_panel` from one to the next, `b_step` from one k to the next.
+// Packed rows, panels of a packed matrix: `b_panel` from one to the next, `b_step` from one k to the next.
 template <class I, int rows, int panels>
 void dense_tile(const float* a, const float* b, int64_t b_step, int64_t b_panel, int64_t depth, float* c,
                 int64_t c_step, bool add) {
   const float* all[panels];
   for (int p = 0; p < panels; ++p) all[p] = b + p * b_panel;
-  tile_product<I, rows, panels>(a, all, [&](int64_t k) { return k * b_step; }, depth, c, c_step, add);
+  const auto left = [&](int64_t k, int r) { return a + k * rows + r; };
+  tile_product<I, rows, panels>(left, all, [&](int64_t k) { return k * b_step; }, depth, c, c_step, add);
+}
+
+// Rows as they lie in memory, `a_step` apart, times packed panels.
+template <class I, int rows, int panels>
+void row_tile(const float* a, int64_t a_step, const float* b, int64_t b_panel, int64_t depth, float* c, int64_t c_step,
+              bool add) {
+  const float *all[panels], *lines[rows];
+  for (int p = 0; p < panels; ++p) all[p] = b + p * b_panel;
+  for (int r = 0; r < rows; ++r) lines[r] = a + r * a_step;
+  const auto left = [&](int64_t k, int r) { return lines[r] + k; };
+  tile_product<I, rows, panels>(left, all, [&](int64_t k) { return k * kPanel; }, depth, c, c_step, add);
 }
 
 // Panels are 16 neighbouring places of the input of a convolution that does not pad, at `starts`.
@@ -64,7 +74,8 @@ void direct_tile(const float* a, const float* x, const int64_t* starts, const Co
                  float* c, int64_t c_step, bool add) {
   const float* all[panels];
   for (int p = 0; p < panels; ++p) all[p] = x + starts[p];
-  tile_product<I, rows, panels>(a, all, [&](int64_t k) { return columns[k].shifted; }, depth, c, c_step, add);
+  const auto left = [&](int64_t k, int r) { return a + k * rows + r; };
+  tile_product<I, rows, panels>(left, all, [&](int64_t k) { return columns[k].shifted; }, depth, c, c_step, add);
 }
 
 // ---- linear layers: activations are the rows of a tile, packed weights its columns ----
@@ -76,15 +87,13 @@ void pack_rows(const float* x, int64_t x_step, int64_t rows, const int32_t* colu
   for (; k + 8 <= depth; k += 8) {
     typename I::Eight block[8];
     for (int64_t r = 0; r < 8; ++r) {
-      const float* row = x + (r < rows ? r : 0) * x_step;
-      block[r] = columns == nullptr ? I::load8(row + k) : I::gather8(row, columns + k);
+      block[r] = I::gather8(x + (r < rows ? r : 0) * x_step, columns + k);
     }
     I::transpose8(block);
     for (int64_t i = 0; i < 8; ++i) I::store8(out + (k + i) * rows, block[i]);  // the next one overwrites the rest
   }
   for (; k < depth; ++k) {
-    const int64_t column = columns == nullptr ? k : columns[k];
-    for (int64_t r = 0; r < rows; ++r) out[k * rows + r] = x[r * x_step + column];
+    for (int64_t r = 0; r < rows; ++r) out[k * rows + r] = x[r * x_step + columns[k]];
   }
 }
 
@@ -322,6 +331,8 @@ void sparse_block(const float* values, const uint8_t* positions, const uint8_t* 
   }
 }
 
+constexpr int64_t kPrefetch = 512;  // floats
+
 // For few examples: lanes run along the inputs. sums[targets[i], e, :] += spread weights of row i times x[e, :], the
 // vectors of one block of kSparseDepth inputs. Returns the end of the block's values.
 template <class I, int examples>
@@ -330,6 +341,7 @@ const float* sparse_rows(const float* values, const uint8_t* bits, const uint8_t
   for (int64_t i = 0; i < rows; ++i) {
     float* sums_at = sums + targets[i] * (examples * I::width);
     typename I::V sum[examples];
+    const float* begin = values;
 #pragma GCC unroll 4
     for (int e = 0; e < examples; ++e) sum[e] = I::load(sums_at + e * I::width);
 #pragma GCC unroll 32
@@ -341,6 +353,8 @@ const float* sparse_rows(const float* values, const uint8_t* bits, const uint8_t
     }
 #pragma GCC unroll 4
     for (int e = 0; e < examples; ++e) I::store(sums_at + e * I::width, sum[e]);
+    // Values come from beyond the caches, and the hardware alone does not run far enough ahead of them.
+    for (; begin < values; begin += 16) __builtin_prefetch(begin + kPrefetch);
   }
   return values;
 }
@@ -376,6 +390,7 @@ int64_t fma_burst(int64_t steps, float seed) {
 template <class I, int rows, int panels>
 void fill_tile(MatrixKernels& table) {
   table.dense_tile[rows - 1][panels - 1] = dense_tile<I, rows, panels>;
+  table.row_tile[rows - 1][panels - 1] = row_tile<I, rows, panels>;
   table.direct_tile[rows - 1][panels - 1] = direct_tile<I, rows, panels>;
 }
 
