@@ -1,10 +1,9 @@
 // Drivers of linear layers: y[batch, outputs] = finish(x[batch, inputs] @ weight^T).
 //
 // Where columns are left out, a block of examples is packed first, by all threads; otherwise examples are read as they
-// lie. A unit of work is then a tile of 64
-// outputs by a group of the examples: all of them where weights are masked, which is then done once, halves of them
-// otherwise, more and smaller groups where outputs are few. A unit is summed over blocks of kDepth columns and
-// finished.
+// lie. A unit of work is then a tile of 64 outputs by a group of the examples: all of them where weights are masked,
+// which is then done once, halves of them otherwise, more and smaller groups where outputs are few. A unit is summed
+// over blocks of kDepth columns and finished.
 #include <atomic>
 
 #include "matrices.h"
