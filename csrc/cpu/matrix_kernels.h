@@ -307,7 +307,7 @@ void sparse_block(const float* values, const uint8_t* positions, const uint8_t* 
         for (int t = 0; t < kTogether; ++t) {
           const auto weight = I::set(values[j + t]);
           const float* row = columns + (four >> (8 * t) & 255u) * static_cast<unsigned>(step);
-          asm("" : "+r"(row));
+          asm("" : "+r"(row));  // in a register of its own: with an index a multiply-add is two operations
 #pragma GCC unroll 8
           for (int v = 0; v < group; ++v)
             sums[t % turns][v] = I::fma(weight, I::load(row + v * I::width), sums[t % turns][v]);
