@@ -173,7 +173,7 @@ def test_the_shape_of_inputs_can_be_given(folder: Path, capsys: pytest.CaptureFi
         ("--task 1 --format torch --input-shape 0", "--input-shape: expected whole numbers above 0"),
         ("--task 1 --format torch --output no/where.pt2", "no/where.pt2: could not be written: No such file"),
         ("--task 1 --format lps --output no/where.lps", "no/where.lps: could not be written: No such file"),
-        ("--task 1 --format lps --output ./model.lps", "output: model.lps is the file to export from"),
+        ("--task 1 --format lps --output ./model.lps", "--output: model.lps is a file to read from"),
     ],
 )
 def test_refusals(folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, words: str) -> None:

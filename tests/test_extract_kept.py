@@ -156,7 +156,7 @@ def changes_a_view(self: Any, x: Tensor) -> Tensor:
 
 def changes_under_another_name(self: Any, x: Tensor) -> Tensor:
     x = before = self.first(x)
-    x += 1  # torch.fx takes it for x + 1
+    x += 1  # torch.fx alone would take it for x + 1
     return self.last(x + before)  # type: ignore[no-any-return]
 
 
@@ -172,7 +172,7 @@ def changes_without_a_twin(self: Any, x: Tensor) -> Tensor:
         (branches, "torch.fx says: symbolically traced variables cannot be used as inputs to control flow"),
         (changes_what_is_read_later, "relu changes a tensor in place that is read after it"),
         (changes_a_view, "relu_ changes a tensor in place that is read after it"),
-        (changes_under_another_name, "its graph answers otherwise than the network itself"),
+        (changes_under_another_name, "iadd changes a tensor in place that is read after it"),
         (changes_without_a_twin, "mul changes a tensor in place"),
     ],
 )

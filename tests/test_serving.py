@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lps import Lifelong, LPSConfig, LPSError
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.helpers import same_bits
@@ -39,7 +42,20 @@ class Attentive(nn.Module):
         return result
 
 
-NETWORKS = {
+class Named(nn.Module):
+    """Hands its weights over in a list and by keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(12, 8), nn.Linear(12, 8), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = linear(x, torch.cat([self.first.weight, self.second.weight])).relu()
+        return linear(input=hidden, weight=self.last.weight, bias=self.last.bias)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "lists and keywords": (Named, (12,)),
     "mlp": (toy_mlp, (12,)),
     "convolutions": (toy_convnet, (3, 8, 8)),
     "attention": (Attentive, (2, 12)),
@@ -58,6 +74,7 @@ def test_each_example_is_answered_by_its_own_task(name: str, pattern: str) -> No
         want = torch.stack([alone[task][row] for row, task in enumerate(tasks)])
         torch.testing.assert_close(net(x, task=tasks), want, rtol=CLOSE, atol=CLOSE)
         torch.testing.assert_close(net(x, task=torch.tensor(tasks)), want, rtol=CLOSE, atol=CLOSE)
+        torch.testing.assert_close(net(x, task=np.array(tasks)), want, rtol=CLOSE, atol=CLOSE)
 
 
 def test_serving_writes_nothing_and_leaves_the_active_task_alone() -> None:
@@ -114,9 +131,11 @@ def test_serving_allocates_no_network_of_its_own() -> None:
         ([1, 2.0, 1], "Lifelong: task: expected one whole number for each of the 3 examples, got something else"),
         ([1, 4, 1], "Lifelong: task: expected 1 to 3, got 4"),
         ([0, 1, 1], "Lifelong: task: expected 1 to 3, got 0"),
+        (torch.tensor(1), "Lifelong: task: expected one whole number for each of the 3 examples, got something else"),
+        (1.0, "Lifelong: task: expected one whole number for each of the 3 examples, got something else"),
     ],
 )
-def test_bad_tasks_are_refused_in_one_sentence(tasks: list[int], sentence: str) -> None:
+def test_bad_tasks_are_refused_in_one_sentence(tasks: Any, sentence: str) -> None:
     net = learnt(toy_mlp(), (12,))
     with pytest.raises(LPSError) as refusal:
         net(torch.randn(3, 12), task=tasks)

@@ -106,6 +106,7 @@ void sparse_conv(const Kernels& kernels, const Parallel& parallel, const float* 
       const int64_t group = unit % grid.groups, step = tile->panels() * kPanel;
       for (int64_t panel = panels * group / grid.groups; panel < panels * (group + 1) / grid.groups; ++panel) {
         const int64_t row = panel * kSparseRows, rows = std::min<int64_t>(weight.outputs - row, kSparseRows);
+        if (blocks == 0) std::fill(sums.get(), sums.get() + kSparseRows * kTile, 0.0f);
         for (int64_t block = 0; block < blocks; ++block) {
           const int64_t at = row * blocks + block * rows;
           matrix.decode_bits(weight.bits + at * (kSparseDepth / 8), rows, positions.get(), counts.get());

@@ -69,6 +69,7 @@ void many_examples(const MatrixKernels& matrix, const Parallel& parallel, const 
       const auto sums_of = [&](int64_t panel, int64_t tile) {
         return sums.get() + ((panel - first) * tiles + tile) * kSparseRows * kTile;
       };
+      if (blocks == 0) std::fill(sums.get(), sums.get() + together * tiles * kSparseRows * kTile, 0.0f);
       for (int64_t block = 0; block < blocks; ++block) {
         const auto at = [&](int64_t panel) { return panel * kSparseRows * blocks + block * rows_of(panel); };
         for (int64_t panel = first; panel < last; ++panel) {

@@ -121,6 +121,8 @@ def skip_zeros(weight: Tensor, x: Tensor) -> Tensor:
 
 def patches(x: Tensor, conv: Convolution) -> Tensor:
     """What the kernel meets: [images, channels * taps, positions], for one or two dimensions."""
+    if x.shape[1] == 0:  # which torch's unfold refuses
+        return x.new_empty(x.shape[0], 0, prod(conv.output_size(x.shape[2:])))
     if x.dim() == 3:
         x, conv = x.unsqueeze(2), Convolution(*([first, *rest] for first, rest in zip((1, 1, 0, 1), conv, strict=True)))
     kernel, stride, padding, dilation = (tuple(numbers) for numbers in conv)

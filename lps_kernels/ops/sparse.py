@@ -90,7 +90,7 @@ def sparse_conv_reference(
     packed, inputs = SparseWeight(values, bits, targets, offsets), x.shape[1] * conv.taps
     _check_offsets("sparse_conv", packed)
     met = patches(x, conv).transpose(1, 2)
-    product = skip_zeros(unpack_sparse(packed, outputs, inputs), met.reshape(-1, inputs))
+    product = skip_zeros(unpack_sparse(packed, outputs, inputs), met.flatten(0, 1))
     product = product.reshape(len(x), met.shape[1], outputs).transpose(1, 2)
     return finish(product.reshape(y.shape), bias, residual, relu)
 
@@ -165,6 +165,7 @@ def _linear_samples(dtype: torch.dtype) -> Iterator[Sample]:
     for batch, density in ((1, 0.1), (2, 1.0), (3, 0.0), (4, 0.5), (5, 0.9), (70, 0.2), (130, 0.5)):
         name = f"{batch} examples, {100 * density:.0f} % of 270 x 260"
         yield Sample(name, _linear_call(draw, dtype, (batch,), 260, 270, density))
+    yield Sample("no inputs, many examples", _linear_call(draw, dtype, (9,), 0, 5))
     x, *packed, _, _, _ = _linear_call(draw, dtype, (2, 3), 12, 20)
     yield Sample("plain, three dimensions", (x, *packed, None, 20, False))
     yield Sample("not contiguous", (strided(x), *map(strided, packed), strided(draw.normal((20,), dtype)), 20, True))
@@ -233,6 +234,7 @@ def _conv_samples(dtype: torch.dtype) -> Iterator[Sample]:
             args = _conv_call(draw, dtype, shape, outputs, conv, residual=number % 2 == 0)
             yield Sample(f"{name}, {dims} dimensions", args)
     conv = Convolution([3], [1], [1], [1])
+    yield Sample("no channels", _conv_call(draw, dtype, (2, 0, 6), 5, conv, residual=False))
     yield Sample("many outputs", _conv_call(draw, dtype, (2, 50, 40), 300, conv, residual=True))
     x, *packed = _conv_call(draw, dtype, (2, 3, 6), 5, conv, residual=False)[:5]
     rest = (None, None, 5, *map(list, conv), 1, True)

@@ -6,7 +6,8 @@ import argparse
 import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import jsonargparse
@@ -64,6 +65,17 @@ def guarded(prog: str, command: Callable[[], int]) -> int:
         sentence, code = str(error) or "interrupted", INTERRUPTED
     print(f"{prog}: {sentence}", file=sys.stderr)
     return code
+
+
+def check_output(output: str, sources: Iterable[str | Path]) -> Path:
+    """Where to write; refuses a file that the command reads."""
+    if not output:
+        raise ConfigError("--output: expected a path, got an empty text")
+    path = Path(output)
+    for source in map(Path, sources):
+        if path.exists() and source.exists() and path.samefile(source):
+            raise ConfigError(f"--output: {path} is a file to read from; choose another path")
+    return path
 
 
 def use_device(name: str, threads: int | None) -> torch.device:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from lps.atomic import write_atomically
-from lps.cli import COMMANDS, Parser, guarded
+from lps.cli import COMMANDS, Parser, check_output, guarded
 from lps.errors import ConfigError, FileFormatError, LPSError
 from lps.lifelong import Lifelong
 from lps.restore import load
@@ -38,6 +38,8 @@ PROTOBUF_BYTES = 2**31  # a protobuf message, so also an ONNX file without other
 # kernels sum in another order: sums of some thousand products in dozens of layers then differ by some tens of steps,
 # and what is wrong in earnest by far more than a thousand (1.2e-4 in float32).
 TOLERANCE = 1000
+
+MOST = 2**31  # of a size of an input: more than any memory holds
 
 Run = Callable[[Tensor], Tensor]
 
@@ -56,9 +58,8 @@ def _main(arguments: list[str]) -> int:
     parser.add_argument("--input-shape", type=str, metavar="N,N,...", help="of one example, if FILE does not tell it")
     options = parser.parse_args(arguments)
     file = Path(options.file)
-    output = Path(options.output or file.with_name(f"{file.stem}-task{options.task}{SUFFIXES[options.format]}"))
-    if output.exists() and file.exists() and output.samefile(file):
-        raise ConfigError(f"output: {output} is the file to export from; choose another path")
+    default = file.with_name(f"{file.stem}-task{options.task}{SUFFIXES[options.format]}")
+    output = check_output(str(default) if options.output is None else options.output, [file])
     if options.format == "onnx":
         _check_onnx()
     net = load(file)
@@ -81,7 +82,7 @@ def input_shape(net: Lifelong, file: Path, given: str | None) -> list[int]:
         if "input_shape" not in net.metadata:
             raise ConfigError(f"{file}: does not tell the shape of its inputs; pass --input-shape, as in 3,32,32")
         shape = net.metadata["input_shape"]
-        if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
+        if not isinstance(shape, list) or not all(type(size) is int and 0 < size < MOST for size in shape):
             raise FileFormatError(
                 f"{file}: metadata.input_shape: expected a list of numbers above 0, got {shape!r:.60}"
             )
@@ -90,7 +91,7 @@ def input_shape(net: Lifelong, file: Path, given: str | None) -> list[int]:
         sizes = [int(size) for size in given.split(",")]
     except ValueError:
         sizes = [0]
-    if min(sizes) < 1:
+    if not all(0 < size < MOST for size in sizes):
         raise ConfigError(f"--input-shape: expected whole numbers above 0, as in 3,32,32, got {given}")
     net.metadata["input_shape"] = sizes  # which cutting out makes use of
     return sizes

@@ -20,7 +20,7 @@ from torch import nn
 from tqdm import tqdm
 
 from lps.atomic import write_atomically
-from lps.cli import COMMANDS, Parser, guarded, use_device
+from lps.cli import COMMANDS, Parser, check_output, guarded, use_device
 from lps.data import Raw, raw
 from lps.data.inputs import Form, ImageFile, InputFile, input_batches, open_inputs
 from lps.errors import ConfigError, FileFormatError
@@ -43,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _main(arguments: list[str]) -> int:
     options = _parse(arguments)
+    output = None if options.output is None else check_output(options.output, [options.file, *options.inputs])
     device = use_device(options.device, options.threads)
     net = load(options.file).to(device)
     net.check_task(options.task)
@@ -64,10 +65,10 @@ def _main(arguments: list[str]) -> int:
         return 0
     rows = _classify(net, options.task, files, options)
     text = _json(rows) if options.format == "json" else _csv(rows)
-    if options.output is None:
+    if output is None:
         sys.stdout.write(text)
     else:
-        write_atomically(Path(options.output), text.encode())
+        write_atomically(output, text.encode())
     return 0
 
 

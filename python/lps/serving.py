@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from lps.errors import ConfigError
 from lps.partition import Partition
@@ -35,16 +36,17 @@ class ServedTask(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is linear:
             return self._linear(*args, **kwargs)
-        return func(*map(self._served, args), **{name: self._served(value) for name, value in kwargs.items()})
+        # Weights may stand in lists too, as those of torch.cat do.
+        args, kwargs = tree_map(self._served, (args, kwargs))
+        return func(*args, **kwargs)
 
-    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # torch's names
         partition = self._partitions.get(id(weight))
-        # Under autocast x may have another dtype than the weights, which the operator would refuse.
-        if partition is None or x.dtype != partition.w_bar.dtype:
-            return linear(x, self._served(weight), bias)
-        y: Tensor = masked_linear(
-            x, partition.w_bar, partition.owner, partition.mask(self._task), self._task, bias, False
-        )
+        # Under autocast the input may have another dtype than the weights, which the operator would refuse.
+        if partition is None or input.dtype != partition.w_bar.dtype:
+            return linear(input, self._served(weight), self._served(bias))
+        bits, shift = partition.mask(self._task), self._served(bias)
+        y: Tensor = masked_linear(input, partition.w_bar, partition.owner, bits, self._task, shift, False)
         return y
 
     def _served(self, value: Any) -> Any:
@@ -59,11 +61,12 @@ class ServedTask(TorchFunctionMode):
 
 def task_of_each(task: Sequence[int] | Tensor, examples: int) -> list[int]:
     """The task of every example; refuses anything else."""
-    tasks = task.tolist() if isinstance(task, Tensor) else list(task)
-    if len(tasks) != examples or not all(type(number) is int for number in tasks):
-        kinds = f"{len(tasks)}" if all(type(number) is int for number in tasks) else "something else"
-        raise ConfigError(f"Lifelong: task: expected one whole number for each of the {examples} examples, got {kinds}")
-    return tasks
+    tasks: object = task.tolist() if hasattr(task, "tolist") else task  # of a tensor or an array
+    whole = isinstance(tasks, Sequence) and all(type(number) is int for number in tasks)
+    if not isinstance(tasks, Sequence) or not whole or len(tasks) != examples:
+        got = str(len(tasks)) if isinstance(tasks, Sequence) and whole else "something else"
+        raise ConfigError(f"Lifelong: task: expected one whole number for each of the {examples} examples, got {got}")
+    return list(tasks)
 
 
 def together(logits: Mapping[int, Tensor], tasks: Sequence[int]) -> Tensor:

@@ -85,7 +85,7 @@ class ArrayFile:
         except (ValueError, TypeError, EOFError, OverflowError, SyntaxError, MemoryError) as error:
             raise unreadable(path, error, "write it again with numpy.save, as floats or uint8") from None
         self.bytes = self.array.dtype == np.uint8
-        if not self.bytes and self.array.dtype.kind != "f":
+        if not self.bytes and not (self.array.dtype.kind == "f" and self.array.dtype.itemsize <= 8):
             raise unlike(path, "type", "floats or uint8", self.array.dtype, "convert it with astype")
         if self.bytes and form.raw is None:
             raise DataError(

@@ -18,7 +18,7 @@ from lps.extraction.channels import Analysis
 from lps.extraction.fallback import replace_layers
 from lps.extraction.fuse import fold_norms
 from lps.extraction.rebuild import plain_name, rebuild
-from lps.extraction.trace import UntraceableError, modules_of, trace
+from lps.extraction.trace import UntraceableError, answers_alike, modules_of, trace, trial_input
 from lps_kernels.cutout import Cutout, LayerSummary
 
 if TYPE_CHECKING:
@@ -37,13 +37,33 @@ def extract(net: Lifelong, task: int, batch_size: int, portable: bool) -> Cutout
         except UntraceableError as why:
             notes.append(f"every layer keeps its shape: {why}")
             LOG.warning(notes[0])
-            return Cutout(network, replace_layers(network, batch_size, portable), notes)
+            return _without_graph(network, net.metadata.get("input_shape"), notes, batch_size, portable)
         if unknown:
             LOG.info("without shapes no residual is fused and work is guessed: %s", unknown)
         layers = _shrink(traced, notes, batch_size, portable)
         for note in notes:
             LOG.info(note)
         return Cutout(_tidy(traced), layers, notes)
+
+
+def _without_graph(
+    network: nn.Module, input_shape: object, notes: list[str], batch_size: int, portable: bool
+) -> Cutout:
+    """Replace layers one by one, unless the code around them minds, which only a trial can tell."""
+    replaced = copy.deepcopy(network)
+    layers = replace_layers(replaced, batch_size, portable)
+    try:
+        example = trial_input(network, input_shape)
+        alike = answers_alike(network(example.clone()), replaced(example.clone()))
+    except Exception:  # whatever the user's own code raises, also where no shape is known
+        alike = False
+    if alike:
+        return Cutout(replaced, layers, notes)
+    notes.append(
+        "every layer is kept as it is: a trial with other layers in their places did not give the same answers"
+    )
+    LOG.warning(notes[-1])
+    return Cutout(network, replace_layers(network, batch_size, portable=True), notes)
 
 
 def _network_of(net: Lifelong, task: int) -> nn.Module:

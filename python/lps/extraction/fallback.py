@@ -33,11 +33,12 @@ def replace_layers(network: nn.Module, batch_size: int, portable: bool) -> list[
 
 
 def _called_layers(parent: nn.Module, prefix: str = "") -> Iterator[tuple[nn.Module, str, str, nn.Linear | Convs]]:
-    """Layers with their parents, names and paths, but for those in torch's own modules.
+    """Layers with their parents, names and paths, but for those in torch's own modules and what derives from them.
 
     Those (attention) do not call their children but read their weights.
     """
-    if type(parent).__module__.startswith("torch.nn") and not isinstance(parent, CONTAINERS):
+    bases = [base for base in type(parent).__mro__ if base not in (nn.Module, object, *CONTAINERS)]
+    if any(base.__module__.startswith("torch.nn") for base in bases):
         return
     for name, child in parent.named_children():
         if isinstance(child, nn.Linear | Convs) and is_layer(child):

@@ -70,7 +70,7 @@ def kind_of(node: fx.Node, module: nn.Module | None) -> Kind:
 def _kind_of_call(node: fx.Node) -> Kind:
     """Of a function or a method."""
     sources = node.all_input_nodes
-    if node.target in CATS and _cat_dim(node) == 1 and isinstance(node.args[0], list | tuple):
+    if node.target in CATS and _cat_dim(node) == 1 and node.args and isinstance(node.args[0], list | tuple):
         return Kind.CAT
     if node.target in ADDS and node.args == tuple(sources) and len(sources) == 2 and not node.kwargs:
         return Kind.ADD
@@ -142,7 +142,9 @@ def _is_spatial_mean(node: fx.Node) -> bool:
     dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     dims = (dims,) if isinstance(dims, int) else dims
     rank = len(shape_of(node.all_input_nodes[0]) or ())  # 0 if unknown: then only dims counted from the front will do
-    return isinstance(dims, list | tuple) and all(isinstance(d, int) and (d if d >= 0 else d + rank) >= 2 for d in dims)
+    if not isinstance(dims, list | tuple) or not dims:  # of no dimensions is of all
+        return False
+    return all(isinstance(d, int) and (d if d >= 0 else d + rank) >= 2 for d in dims)
 
 
 def scale_and_shift(norm: Norms) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ def rebuild(
         elif analysis.kinds[node] is Kind.NORM:
             assert isinstance(module, Norms)
             _put(traced, str(node.target), _shrink_norm(module, analysis.channels[node].kept))
-        elif isinstance(module, nn.MaxPool2d) and not portable and _is_plain(module):
+        elif analysis.kinds[node] is Kind.POOL and type(module) is nn.MaxPool2d and not portable and _is_plain(module):
             _put(traced, str(node.target), MaxPool2d(_pair(module.kernel_size), _pair(module.stride)))
     formats = {node: choose(layer, portable) for node, layer in shrunk.items()}
     # A layer that is called at several places must do the same at each.
@@ -103,7 +103,8 @@ def _is_plain(pool: nn.MaxPool2d) -> bool:
 
 
 def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
-    return (size, size) if isinstance(size, int) else tuple(size)
+    sizes = (size,) if isinstance(size, int) else tuple(size)
+    return sizes * 2 if len(sizes) == 1 else sizes
 
 
 def _select_inputs(graph: fx.Graph, node: fx.Node) -> None:

@@ -7,6 +7,7 @@ Plain means: no operation works in place, nothing stands for identity (dropout a
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -28,6 +29,10 @@ DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F
 BATCH = 3  # of the trial input; odd, so that a merged or a split batch is not taken for it
 
 
+# What Python's `x += y` and the like do; torch.fx alone would write them down as `x + y`.
+IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
+
+
 class UntraceableError(Exception):
     """Why the network cannot be seen as a graph, as a part of a sentence."""
 
@@ -38,7 +43,7 @@ def trace(network: nn.Module, input_shape: object) -> tuple[fx.GraphModule, str 
     ``input_shape`` is that of one example, or None. The modules of the result are those of the network.
     """
     try:
-        traced = fx.GraphModule(network, fx.Tracer().trace(network))
+        traced = fx.GraphModule(network, _Tracer().trace(network))
     except Exception as error:  # whatever the user's own code raises when it is given a proxy
         raise UntraceableError(f"torch.fx says: {_first_line(error)}") from error
     unknown = _record_shapes(traced, network, input_shape)
@@ -59,6 +64,22 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
+class _Proxy(fx.Proxy):
+    """Tells work in place from work that makes a new tensor."""
+
+    def _in_place(self, function: Callable[..., Any], other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    __iadd__, __isub__, __imul__, __itruediv__, __ipow__ = (
+        (lambda self, other, function=function: self._in_place(function, other)) for function in IN_PLACE
+    )
+
+
+class _Tracer(fx.Tracer):
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+
 class _ShapeRecorder(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
@@ -74,11 +95,8 @@ def _record_shapes(traced: fx.GraphModule, network: nn.Module, input_shape: obje
     """
     if input_shape is None:
         return "the shape of the inputs is unknown (metadata['input_shape'])"
-    parameter = next(traced.parameters())
-    generator = torch.Generator().manual_seed(0)
     try:
-        example = torch.randn(BATCH, *input_shape, generator=generator)  # type: ignore[misc]
-        example = example.to(parameter.device, parameter.dtype)
+        example = trial_input(network, input_shape)
         with torch.no_grad():
             expected = network(example.clone())
             found = _ShapeRecorder(traced).run(example)
@@ -86,10 +104,24 @@ def _record_shapes(traced: fx.GraphModule, network: nn.Module, input_shape: obje
         for node in traced.graph.nodes:
             node.meta.pop("shape", None)
         return f"a trial input of shape {input_shape} failed: {_first_line(error)}"
-    # Only the order of sums inside one kernel may differ between two runs.
-    if not torch.allclose(expected, found, rtol=1e-4, atol=1e-5 * float(expected.abs().max()), equal_nan=True):
+    if not answers_alike(expected, found):
         raise UntraceableError("its graph answers otherwise than the network itself")
     return None
+
+
+def trial_input(network: nn.Module, input_shape: object) -> Tensor:
+    """Random numbers of this shape, always the same, for a batch of :data:`BATCH`."""
+    parameter = next(network.parameters())
+    generator = torch.Generator().manual_seed(0)
+    example = torch.randn(BATCH, *input_shape, generator=generator)  # type: ignore[misc]
+    return example.to(parameter.device, parameter.dtype)
+
+
+def answers_alike(expected: Tensor, found: Tensor) -> bool:
+    """Whether only the order of sums may have made the difference."""
+    finite = expected[expected.isfinite()]
+    largest = float(finite.abs().max()) if finite.numel() else 0.0
+    return torch.allclose(expected, found, rtol=1e-4, atol=1e-5 * largest, equal_nan=True)
 
 
 def modules_of(traced: fx.GraphModule) -> dict[str, nn.Module]:
@@ -126,7 +158,7 @@ def _out_of_place(node: fx.Node, modules: dict[str, nn.Module]) -> Target | None
         return target
     if "out" in node.kwargs:
         pass
-    elif node.op == "call_function" and target in (operator.iadd, operator.isub, operator.imul, operator.itruediv):
+    elif node.op == "call_function" and target in IN_PLACE:
         twin = getattr(operator, name[1:])
     elif name.endswith("_") and not name.endswith("__"):
         twin = name[:-1] if node.op == "call_method" else getattr(torch, name[:-1], None)
