@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from benchmarks import costs
-from benchmarks.cases import why_not_native
 from benchmarks.figures import GROUPS, UnmeasurableError, print_figures
+from benchmarks.figures.checks import check_operators
 from benchmarks.learning_curves import write_run
 from benchmarks.shapes import NETWORKS
 from benchmarks.table import load, print_table, save
@@ -87,7 +87,7 @@ def _table(options: argparse.Namespace) -> int:
     stored = load(options.compare) if options.compare else None
     if options.save:
         _check_writable("--save", options.save)
-    _require_native()
+    check_operators()
     threads = use_two_threads()
     rows = print_table(options.ops, options.networks, stored)
     if options.save:
@@ -106,7 +106,7 @@ def _figures(options: argparse.Namespace) -> int:
 def _costs(options: argparse.Namespace) -> int:
     if options.save:
         _check_writable("--save", options.save)
-    _require_native()
+    check_operators()
     use_two_threads()
     rows = costs.print_costs()
     if options.save:
@@ -118,12 +118,6 @@ def _picture(options: argparse.Namespace) -> int:
     _check_writable("FILE", options.picture)
     write_run(options.results, options.picture)
     return 0
-
-
-def _require_native() -> None:
-    reason = why_not_native()
-    if reason is not None:
-        raise UnmeasurableError(f"the native kernels are not active: {reason}")
 
 
 def _check_writable(option: str, path: Path) -> None:

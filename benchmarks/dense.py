@@ -6,24 +6,18 @@ torch alone would flatter us: its matrix products are slow on some processors, w
 from __future__ import annotations
 
 import copy
-import importlib
-import logging
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
+from lps.export import quiet, why_no_onnx
 from torch import Tensor, nn
 
 from benchmarks.timing import Timing
 
 Run = Callable[[], Tensor]
-
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def dense_runs(network: nn.Module, inputs: Tensor) -> tuple[dict[str, Run], str | None]:
@@ -33,7 +27,7 @@ def dense_runs(network: nn.Module, inputs: Tensor) -> tuple[dict[str, Run], str 
         images = inputs.contiguous(memory_format=torch.channels_last)
         # A copy: to() would change the layout of the network that the other callables hold.
         runs["torch channels-last"] = partial(_channels_last(network), images)
-    missing = _missing()
+    missing = why_no_onnx()
     if missing is None:
         runs["ONNX Runtime"] = onnx_run(network, inputs)
     return runs, missing
@@ -56,7 +50,7 @@ def onnx_run(network: nn.Module, inputs: Tensor) -> Run:
     settings.log_severity_level = 3  # errors
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "dense.onnx"
-        with _quiet():
+        with quiet():
             torch.onnx.export(network, (inputs,), path, dynamo=True, verbose=False, input_names=["input"])
         session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
     feed = {"input": inputs.numpy()}
@@ -65,28 +59,3 @@ def onnx_run(network: nn.Module, inputs: Tensor) -> Run:
 
 def _channels_last(network: nn.Module) -> nn.Module:
     return copy.deepcopy(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
-
-
-def _missing() -> str | None:
-    for package in PACKAGES:
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            return f"{package} cannot be imported ({error})"
-    return None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporter from telling what only its authors can change."""
-    loggers: list[Any] = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from torch import Tensor, nn
 
@@ -32,10 +33,7 @@ class LayerSummary:
     @property
     def weights(self) -> int:
         """How many weights the layer had."""
-        count = 1
-        for size in self.before:
-            count *= size
-        return count
+        return prod(self.before)
 
 
 class Cutout(nn.Module):

@@ -20,6 +20,10 @@ def _indices(values: Tensor | None) -> Tensor | None:
     return None if values is None else values.to(torch.int32)
 
 
+def _copied(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.detach().clone()
+
+
 class StructuredLinear(nn.Module):
     """A linear layer of which only some rows and columns are left.
 
@@ -46,7 +50,7 @@ class StructuredLinear(nn.Module):
         self.register_buffer("weight", pack_linear(weight.detach()))
         self.register_buffer("columns", _indices(columns))
         self.register_buffer("rows", _indices(rows))
-        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        self.register_buffer("bias", _copied(bias))
 
     def forward(self, x: Tensor) -> Tensor:
         """As ``nn.Linear``, with ReLU if so made."""
@@ -88,7 +92,7 @@ class StructuredConv(nn.Module):
         self.register_buffer("weight", pack_conv(weight.detach()))
         self.register_buffer("columns", _indices(columns))
         self.register_buffer("rows", _indices(rows))
-        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        self.register_buffer("bias", _copied(bias))
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """As ``nn.Conv1d`` or ``nn.Conv2d``; the residual is added before the ReLU, if the layer has one."""
@@ -114,7 +118,7 @@ class SparseLinear(nn.Module):
         self.relu = relu
         for name, tensor in pack_sparse(weight.detach())._asdict().items():
             self.register_buffer(name, tensor)
-        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        self.register_buffer("bias", _copied(bias))
 
     def forward(self, x: Tensor) -> Tensor:
         """As ``nn.Linear``, with ReLU if so made."""
@@ -144,7 +148,7 @@ class SparseConv(nn.Module):
         self.shape = [list(weight.shape[2:]), list(stride), list(padding), list(dilation)]
         for name, tensor in pack_sparse(weight.detach().flatten(1))._asdict().items():
             self.register_buffer(name, tensor)
-        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        self.register_buffer("bias", _copied(bias))
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """As ``nn.Conv1d`` or ``nn.Conv2d``; the residual is added before the ReLU, if the layer has one."""

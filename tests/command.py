@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import lps
+import pytest
 
 import lps_kernels
 
@@ -26,3 +28,22 @@ def run(directory: Path, module: str, *arguments: str | Path) -> subprocess.Comp
     return subprocess.run(
         command(module, *arguments), cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
+
+
+def contents() -> dict[Path, bytes]:
+    """Every file below the current directory."""
+    return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+
+
+def refused(module: ModuleType, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The sentence of a command that refuses; checks that it is one and that no file appeared or changed."""
+    before = contents()
+    with pytest.raises(SystemExit) as stopped:
+        sys.exit(module.main(list(arguments)))
+    shown = capsys.readouterr()
+    assert stopped.value.code in (1, 2)
+    assert shown.out == ""
+    assert shown.err.startswith(f"{module.PROG}: ")
+    assert shown.err.count("\n") == 1
+    assert contents() == before
+    return shown.err

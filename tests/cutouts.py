@@ -10,8 +10,8 @@ import torch
 from lps import Lifelong
 from lps.task import Learnt
 from torch import Tensor, fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from benchmarks.figures.networks import liven
 from lps_kernels import group_view, pack_bits
 from lps_kernels.cutout import Cutout
 
@@ -37,7 +37,7 @@ def fabricate(
     """As after learning ``tasks`` tasks that took ``density`` of every layer and reuse ``beta`` of the earlier ones."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
-    _liven(backbone, generator)
+    liven(backbone, generator)
     net = Lifelong(backbone, features, pattern=pattern, sharing=sharing)
     dtype = next(backbone.parameters()).dtype
     for task in range(1, tasks + 1):
@@ -61,18 +61,6 @@ def _flags(weight: Tensor, pattern: str, share: float, generator: torch.Generato
     view = group_view(weight.shape, pattern)
     flags = torch.rand(view[1], generator=generator) < share
     return flags.view(1, -1, 1).expand(view).reshape(weight.shape)
-
-
-def _liven(backbone: nn.Module, generator: torch.Generator) -> None:
-    """Biases and statistics as training would leave them, so that constants are not all 0."""
-    for module in backbone.modules():
-        if isinstance(module, _BatchNorm) and module.running_mean is not None:
-            assert module.running_var is not None
-            module.running_mean.copy_(0.3 * torch.randn(module.num_features, generator=generator))
-            module.running_var.copy_(0.5 + torch.rand(module.num_features, generator=generator))
-            with torch.no_grad():
-                module.weight.copy_(0.5 + torch.rand(module.num_features, generator=generator))
-                module.bias.copy_(0.3 * torch.randn(module.num_features, generator=generator))
 
 
 def assert_same_answers(net: Lifelong, cutout: nn.Module, x: Tensor, task: int) -> None:

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.command import ENVIRONMENT, run
+from tests.command import ENVIRONMENT, refused, run
 from tests.toy import QUICK, inputs_of, toy_task
 
 TASKS = [toy_task(seed) for seed in range(2)]
@@ -50,24 +50,6 @@ def expected(model: Path, task: int = 2) -> Tensor:
     with torch.no_grad():
         logits: Tensor = load(model)(INPUTS, task=task)
     return logits
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The sentence; checks that it is one and that no file appeared or changed."""
-    before = contents()
-    with pytest.raises(SystemExit) as stopped:
-        sys.exit(export.main(list(arguments)))
-    shown = capsys.readouterr()
-    assert stopped.value.code in (1, 2)
-    assert shown.out == ""
-    assert shown.err.startswith("lps.export: ")
-    assert shown.err.count("\n") == 1
-    assert contents() == before
-    return shown.err
-
-
-def contents() -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
 
 
 def test_torch_in_a_process_without_this_package(folder: Path) -> None:
@@ -152,7 +134,7 @@ def test_the_shape_of_inputs_can_be_given(folder: Path, capsys: pytest.CaptureFi
     assert net.metadata == {"input_shape": [12]}
     net.metadata = {}
     net.save("bare.lps")
-    sentence = refused(capsys, "bare.lps", "--task", "1", "--format", "torch")
+    sentence = refused(export, capsys, "bare.lps", "--task", "1", "--format", "torch")
     assert "bare.lps: does not tell the shape of its inputs; pass --input-shape" in sentence
     assert export.main(["bare.lps", "--task", "1", "--format", "lps"]) == 0  # needs none
     assert export.main(["bare.lps", "--task", "1", "--format", "torch", "--input-shape", "3,4"]) == 0
@@ -177,7 +159,7 @@ def test_the_shape_of_inputs_can_be_given(folder: Path, capsys: pytest.CaptureFi
     ],
 )
 def test_refusals(folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, words: str) -> None:
-    assert words in refused(capsys, "model.lps", *arguments.split())
+    assert words in refused(export, capsys, "model.lps", *arguments.split())
 
 
 def test_files_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,7 +179,7 @@ def test_files_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixture[s
         ("missing.lps", "missing.lps: could not be read: No such file"),
         ("odd.lps", "metadata.input_shape: expected a list of numbers above 0, got '12'"),
     ):
-        assert words in refused(capsys, name, "--task", "1", "--format", "torch")
+        assert words in refused(export, capsys, name, "--task", "1", "--format", "torch")
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
@@ -205,7 +187,7 @@ def test_onnx_without_its_packages(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
-    sentence = refused(capsys, "model.lps", "--task", "1", "--format", "onnx")
+    sentence = refused(export, capsys, "model.lps", "--task", "1", "--format", "onnx")
     assert sentence.endswith("pip install learn-prune-share[export]\n")
     assert package in sentence
 
@@ -220,7 +202,7 @@ def test_what_differs_is_not_written(
         return whole(net, 3 - task, **options)
 
     monkeypatch.setattr(Lifelong, "extract", wrong)
-    sentence = refused(capsys, "model.lps", "--task", "2", "--format", "torch")
+    sentence = refused(export, capsys, "model.lps", "--task", "2", "--format", "torch")
     assert "task 2: the exported network differs from the one in the file by " in sentence
 
 

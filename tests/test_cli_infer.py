@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from tests.command import run
+from tests.command import refused, run
 from tests.toy import QUICK, inputs_of, toy_task
 
 INPUTS = inputs_of(toy_task(1)).numpy()
@@ -52,24 +51,6 @@ def place(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     for name in ("digits", "own", "colour"):
         (tmp_path / f"{name}.lps").write_bytes((models / f"{name}.lps").read_bytes())
     return tmp_path
-
-
-def contents() -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The sentence; checks that it is one and that no file appeared or changed."""
-    before = contents()
-    with pytest.raises(SystemExit) as stopped:
-        sys.exit(infer.main(list(arguments)))
-    shown = capsys.readouterr()
-    assert stopped.value.code in (1, 2)
-    assert shown.out == ""
-    assert shown.err.startswith("lps.infer: ")
-    assert shown.err.count("\n") == 1
-    assert contents() == before
-    return shown.err
 
 
 def answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, str]]:
@@ -253,7 +234,7 @@ def test_arrays_that_cannot_be_used(place: Path, capsys: pytest.CaptureFixture[s
     else:
         np.save(name, content)
     np.save("good.npy", INPUTS)
-    assert words in refused(capsys, "own.lps", "--task", "2", "good.npy", name, "--output", "answers.csv")
+    assert words in refused(infer, capsys, "own.lps", "--task", "2", "good.npy", name, "--output", "answers.csv")
 
 
 def test_images_that_cannot_be_used(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,9 +252,11 @@ def test_images_that_cannot_be_used(place: Path, capsys: pytest.CaptureFixture[s
         ("own.lps", "good.png", "images: the task reads inputs of shape [12], not images"),
     ):
         arguments = ("--task", "1", name, "--output", "answers.csv")
-        assert words in refused(capsys, model, *arguments)
+        assert words in refused(infer, capsys, model, *arguments)
     np.save("scale.npy", np.full((2, 64), 255, np.uint8))
-    assert "scale.npy: bytes: expected 0 to 16, got 255" in refused(capsys, "digits.lps", "--task", "1", "scale.npy")
+    assert "scale.npy: bytes: expected 0 to 16, got 255" in refused(
+        infer, capsys, "digits.lps", "--task", "1", "scale.npy"
+    )
 
 
 @pytest.mark.parametrize(
@@ -310,4 +293,4 @@ def test_refusals(place: Path, capsys: pytest.CaptureFixture[str], arguments: st
     net.save("odd.lps")
     net.metadata = {}
     net.save("bare.lps")
-    assert words in refused(capsys, *arguments.split())
+    assert words in refused(infer, capsys, *arguments.split())

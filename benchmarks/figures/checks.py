@@ -1,4 +1,4 @@
-"""No callable is timed that answers otherwise than the others."""
+"""Nothing is timed that is not ours, fails its self-test or answers otherwise than the others."""
 
 from __future__ import annotations
 
@@ -7,11 +7,24 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from benchmarks.cases import why_not_native
 from benchmarks.figures.figure import UnmeasurableError
+from lps_kernels._selftest import failure
 
 # Largest difference as a share of the largest value, in steps of the dtype: sums of some thousand products in dozens of
 # layers, in another order, differ by some tens of steps; a wrong weight by far more than a thousand (1.2e-4).
 STEPS = 1000
+
+
+def check_operators(*ops: str) -> None:
+    """Refuse to go on unless the native kernels run, and these operators pass their self-test."""
+    reason = why_not_native()
+    if reason is not None:
+        raise UnmeasurableError(f"the native kernels are not active: {reason}")
+    for op in ops:
+        wrong = failure(op)
+        if wrong is not None:
+            raise UnmeasurableError(wrong)
 
 
 def check_answers(what: str, answers: Mapping[str, Tensor], expected: Tensor) -> None:

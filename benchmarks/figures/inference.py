@@ -15,16 +15,14 @@ import torch
 from torch import Tensor
 
 from benchmarks import deepsparse
-from benchmarks.cases import why_not_native
 from benchmarks.dense import dense_runs, fastest
 from benchmarks.figures import networks
-from benchmarks.figures.checks import check_answers
-from benchmarks.figures.figure import Figure, Skipped, UnmeasurableError, faster
+from benchmarks.figures.checks import check_answers, check_operators
+from benchmarks.figures.figure import Figure, Skipped, faster
 from benchmarks.figures.networks import Subject
 from benchmarks.figures.one_layer import layer_figures
 from benchmarks.peers import UnavailableError
 from benchmarks.timing import SPIN_SECONDS, measure
-from lps_kernels._selftest import failure
 from lps_kernels.cutout import Cutout
 
 # For each callable and batch size; DeepSparse and ours beside it get their own.
@@ -81,13 +79,7 @@ NETWORKS = (
 
 def inference_figures() -> Iterator[Figure | Skipped]:
     """All of them take about four minutes, without the first installation of DeepSparse."""
-    reason = why_not_native()
-    if reason is not None:
-        raise UnmeasurableError(f"the native kernels are not active: {reason}")
-    for op in OPS:
-        wrong = failure(op)
-        if wrong is not None:
-            raise UnmeasurableError(wrong)
+    check_operators(*OPS)
     yield from layer_figures(SECONDS)
     with ExitStack() as stack:
         peer = _start_deepsparse(stack)

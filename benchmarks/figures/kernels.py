@@ -7,8 +7,8 @@ from functools import partial
 
 import torch
 
-from benchmarks.cases import why_not_native
-from benchmarks.figures.figure import Figure, UnmeasurableError, faster, within
+from benchmarks.figures.checks import check_operators
+from benchmarks.figures.figure import Figure, faster, within
 from benchmarks.peers import (
     eager_compose,
     eager_compose_out,
@@ -22,7 +22,6 @@ from benchmarks.shapes import MLP, RESNET50_1D, weights
 from benchmarks.timing import Thunk, measure
 from lps_kernels import compose, group_scores, group_view, pack_bits, project
 from lps_kernels._registry import REGISTRY
-from lps_kernels._selftest import failure
 
 # For each callable, of which there are 28; with their preparation the group takes about eighty seconds.
 SECONDS = 3.0
@@ -32,13 +31,7 @@ KEPT_SHARE = 0.1
 
 def kernel_figures() -> Iterator[Figure]:
     """Composition, projection, the fused step and group scores."""
-    reason = why_not_native()
-    if reason is not None:
-        raise UnmeasurableError(f"the native kernels are not active: {reason}")
-    for op in ("compose", "compose_out", "project", "proximal_adam_", "group_scores"):
-        wrong = failure(op)
-        if wrong is not None:
-            raise UnmeasurableError(wrong)
+    check_operators("compose", "compose_out", "project", "proximal_adam_", "group_scores")
     yield from _compose()
     yield from _project_layer()
     yield from _project_network()

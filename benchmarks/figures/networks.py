@@ -66,7 +66,7 @@ def fabricate(
     """
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # for the heads
-    _liven(backbone, generator)
+    liven(backbone, generator)
     architecture = backbone.architecture
     assert isinstance(architecture, Architecture)
     net = Lifelong(backbone, architecture.features, pattern=pattern, sharing="structured")
@@ -116,11 +116,10 @@ def _flags(chosen: Tensor, view: View, weight: Tensor) -> Tensor:
     return flags.view(1, -1, 1).expand(view).reshape(weight.shape)
 
 
-def _liven(backbone: nn.Module, generator: torch.Generator) -> None:
+def liven(backbone: nn.Module, generator: torch.Generator) -> None:
     """Statistics and affine maps as training would leave them: a norm that is the identity may fold for free."""
     for module in backbone.modules():
-        if isinstance(module, _BatchNorm):
-            assert module.running_mean is not None
+        if isinstance(module, _BatchNorm) and module.running_mean is not None:
             assert module.running_var is not None
             module.running_mean.copy_(0.3 * torch.randn(module.num_features, generator=generator))
             module.running_var.copy_(0.5 + torch.rand(module.num_features, generator=generator))

@@ -18,7 +18,7 @@ from lps.undo import CommonTensors
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.cases import why_not_native
+from benchmarks.figures.checks import check_operators
 from benchmarks.figures.figure import Figure, UnmeasurableError, typically_within
 from benchmarks.timing import Thunk, measure
 
@@ -34,9 +34,7 @@ INSTANT = LPSConfig(alpha=0.1, beta=0.9, epochs=(0, 1, 0), batch_size=BATCH, rho
 
 def training_figures() -> Iterator[Figure]:
     """All of them take about four minutes."""
-    reason = why_not_native()
-    if reason is not None:
-        raise UnmeasurableError(f"the native kernels are not active: {reason}")
+    check_operators()
     net = _network()
     answers = _learn(net, 1)
     second = copy.deepcopy(net)

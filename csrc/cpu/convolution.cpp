@@ -14,6 +14,36 @@ struct Grid {
   int64_t units() const { return tiles * groups; }
 };
 
+// The tile that a thread is at, with what it packed of it: several units may be of one tile.
+class PackedTile {
+ public:
+  PackedTile(const MatrixKernels& matrix, const Tiling& tiling, const float* x, const std::vector<ConvColumn>& columns)
+      : matrix_(matrix),
+        tiling_(tiling),
+        x_(x),
+        columns_(columns),
+        packed_(tiling.pieces > 0 ? 0 : static_cast<int64_t>(columns.size()) * kTile) {}
+
+  void go_to(int64_t tile) {
+    if (tile == at_) return;
+    at_ = tile;
+    positions_.emplace(tiling_, tile);
+    positions_->pack(matrix_, x_, columns_.data(), static_cast<int64_t>(columns_.size()), packed_.get());
+  }
+  const Positions& operator*() const { return *positions_; }
+  const Positions* operator->() const { return &*positions_; }
+  const float* packed() const { return packed_.get(); }
+
+ private:
+  const MatrixKernels& matrix_;
+  const Tiling& tiling_;
+  const float* x_;
+  const std::vector<ConvColumn>& columns_;
+  Room<float> packed_;
+  std::optional<Positions> positions_;
+  int64_t at_ = -1;
+};
+
 // Channels of a tile: `channels`, or from `first` on.
 void finish_channels(const MatrixKernels& matrix, const Tiling& tiling, const Positions& tile, const float* sums,
                      int64_t step, int64_t rows, const int32_t* channels, int64_t first, const Finish<float>& finish,
@@ -50,15 +80,10 @@ void structured_conv(const Kernels& kernels, const Parallel& parallel, const flo
   const int64_t blocks = std::max<int64_t>(parts_of(depth, kDepth), 1);
   parallel(grid.units(), [&](int64_t begin, int64_t end) {
     const int64_t most = parts_of(panels, grid.groups) * kFilters;
-    const Room<float> packed(tiling.pieces > 0 ? 0 : depth * kTile), sums((blocks == 1 ? kFilters : most) * kTile);
-    int64_t packed_tile = -1;
-    std::optional<Positions> tile;
+    const Room<float> sums((blocks == 1 ? kFilters : most) * kTile);
+    PackedTile tile(matrix, tiling, x, columns);
     for (int64_t unit = begin; unit < end; ++unit) {
-      if (unit / grid.groups != packed_tile) {
-        packed_tile = unit / grid.groups;
-        tile.emplace(tiling, packed_tile);
-        tile->pack(matrix, x, columns.data(), depth, packed.get());
-      }
+      tile.go_to(unit / grid.groups);
       const int64_t group = unit % grid.groups;
       const int64_t first = panels * group / grid.groups, last = panels * (group + 1) / grid.groups;
       const auto sums_of = [&](int64_t panel) {
@@ -68,8 +93,8 @@ void structured_conv(const Kernels& kernels, const Parallel& parallel, const flo
         const int64_t k = block * kDepth, some = std::min(kDepth, depth - k);
         for (int64_t panel = first; panel < last; ++panel) {
           const int64_t row = panel * kFilters, rows = std::min<int64_t>(weight.row_count - row, kFilters);
-          tile->multiply(matrix, weight.weight + row * depth + k * rows, rows, x, packed.get(), columns.data(), k, some,
-                         sums_of(panel), block > 0);
+          tile->multiply(matrix, weight.weight + row * depth + k * rows, rows, x, tile.packed(), columns.data(), k,
+                         some, sums_of(panel), block > 0);
           if (block + 1 < blocks) continue;
           finish_channels(matrix, tiling, *tile, sums_of(panel), kTile, rows,
                           weight.rows == nullptr ? nullptr : weight.rows + row, row, finish, y);
@@ -93,16 +118,11 @@ void sparse_conv(const Kernels& kernels, const Parallel& parallel, const float* 
   const Tiling tiling(shape, weight.outputs, false);
   const Grid grid(tiling.tiles, panels);
   parallel(grid.units(), [&](int64_t begin, int64_t end) {
-    const Room<float> packed(depth * kTile), sums(kSparseRows * kTile);
-    const Room<uint8_t> positions(kSparseRows * kSparseDepth + 64), counts(kSparseRows);
-    int64_t packed_tile = -1;
-    std::optional<Positions> tile;
+    const Room<float> sums(kSparseRows * kTile);
+    const Room<uint8_t> positions(kPositions), counts(kSparseRows);
+    PackedTile tile(matrix, tiling, x, columns);
     for (int64_t unit = begin; unit < end; ++unit) {
-      if (unit / grid.groups != packed_tile) {
-        packed_tile = unit / grid.groups;
-        tile.emplace(tiling, packed_tile);
-        tile->pack(matrix, x, columns.data(), depth, packed.get());
-      }
+      tile.go_to(unit / grid.groups);
       const int64_t group = unit % grid.groups, step = tile->panels() * kPanel;
       for (int64_t panel = panels * group / grid.groups; panel < panels * (group + 1) / grid.groups; ++panel) {
         const int64_t row = panel * kSparseRows, rows = std::min<int64_t>(weight.outputs - row, kSparseRows);
@@ -112,7 +132,7 @@ void sparse_conv(const Kernels& kernels, const Parallel& parallel, const float* 
           matrix.decode_bits(weight.bits + at * (kSparseDepth / 8), rows, positions.get(), counts.get());
           matrix.sparse_block[tile->panels() - 1](weight.values + weight.offsets[panel * blocks + block],
                                                   positions.get(), counts.get(), weight.targets + at, rows,
-                                                  packed.get() + block * kSparseDepth * step, sums.get(), block > 0);
+                                                  tile.packed() + block * kSparseDepth * step, sums.get(), block > 0);
         }
         finish_channels(matrix, tiling, *tile, sums.get(), step, rows, nullptr, row, finish, y);
       }

@@ -63,8 +63,7 @@ struct SelectKernels {
 struct ConvColumn {
   int64_t plane, shifted, tap;
 };
-// Positions of a tile that meet consecutive places of an input row: columns [to, to + count) read from, from +
-// stride...
+// Positions of a tile, columns [to, to + count), that meet places of one input row: `from` and on, a stride apart.
 struct Copy {
   int64_t from, to, count;
 };
@@ -78,7 +77,7 @@ struct Run {
   int64_t column, position, count;
 };
 
-// Products of matrices of floats; see matrix_kernels.h for what each one computes.
+// Products of matrices of floats; see matrix_kernels.h and sparse_kernels.h for what each one computes.
 struct MatrixKernels {
   int64_t width;  // floats in a vector
   void (*dense_tile[kRows][kPanels])(const float* a, const float* b, int64_t b_step, int64_t b_panel, int64_t depth,
@@ -101,7 +100,7 @@ struct MatrixKernels {
   void (*finish_transposed)(const float* c, int64_t c_step, int64_t rows, int64_t count, const float* bias, bool relu,
                             float* y, int64_t y_step);
   int64_t (*fma_burst)(int64_t steps, float seed);
-  int64_t (*decode_bits)(const uint8_t* bits, int64_t rows, uint8_t* positions, uint8_t* counts);
+  void (*decode_bits)(const uint8_t* bits, int64_t rows, uint8_t* positions, uint8_t* counts);
   void (*sparse_block[kPanels])(const float* values, const uint8_t* positions, const uint8_t* counts,
                                 const uint8_t* targets, int64_t rows, const float* tile, float* c, bool add);
   const float* (*sparse_rows[kPanels])(const float* values, const uint8_t* bits, const uint8_t* targets, int64_t rows,

@@ -14,6 +14,9 @@ namespace lps {
 // core's L2 cache beside everything else.
 constexpr int64_t kDepth = 384;
 
+// Bytes for the positions of a block's irregular weights; decoding overwrites up to 64 behind the last.
+constexpr int64_t kPositions = kSparseRows * kSparseDepth + 64;
+
 inline int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 // Memory for the working set of one thread, aligned to cache lines.

@@ -1,6 +1,5 @@
 // The matrix products in double: every weight is spread out to a dense matrix, then plain loops. Networks in double are
 // for checks of precision, not for speed.
-#include <cstring>
 #include <vector>
 
 #include "matrices.h"

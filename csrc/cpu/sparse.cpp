@@ -7,7 +7,6 @@ namespace lps {
 namespace {
 
 constexpr int64_t kFewExamples = 4;
-constexpr int64_t kPositions = kSparseRows * kSparseDepth + 64;  // room for those of a block's weights
 
 void few_examples(const MatrixKernels& matrix, const Parallel& parallel, const float* x, int64_t batch,
                   const Sparse<float>& weight, const Finish<float>& finish, float* y) {

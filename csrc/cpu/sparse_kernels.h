@@ -55,14 +55,13 @@ void finish_transposed(const float* c, int64_t c_step, int64_t rows, int64_t cou
 
 // Positions of the set bits of each of `rows` rows, one list behind the other, and how many each row has.
 template <class I>
-int64_t decode_bits(const uint8_t* bits, int64_t rows, uint8_t* positions, uint8_t* counts) {
+void decode_bits(const uint8_t* bits, int64_t rows, uint8_t* positions, uint8_t* counts) {
   int64_t total = 0;
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t count = I::positions(bits + i * (kSparseDepth / 8), positions + total);
     counts[i] = static_cast<uint8_t>(count);
     total += count;
   }
-  return total;
 }
 
 constexpr int kTogether = 4;  // weights of a row whose positions are read at a time

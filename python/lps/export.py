@@ -60,8 +60,9 @@ def _main(arguments: list[str]) -> int:
     file = Path(options.file)
     default = file.with_name(f"{file.stem}-task{options.task}{SUFFIXES[options.format]}")
     output = check_output(str(default) if options.output is None else options.output, [file])
-    if options.format == "onnx":
-        _check_onnx()
+    missing = why_no_onnx() if options.format == "onnx" else None
+    if missing is not None:
+        raise LPSError(f"--format onnx: {missing}; pip install learn-prune-share[export]")
     net = load(file)
     net.check_task(options.task)
     if options.format == "lps":
@@ -116,7 +117,7 @@ def _exported(net: Lifelong, task: int, shape: list[int], kind: str) -> tuple[by
     """The bytes of the exported task and how far its answers are from those of the network."""
     inputs = random_inputs(net, task, shape, BATCH)
     model = net.extract(task, portable=True)
-    with _quiet():
+    with quiet():
         content, run = (_onnx if kind == "onnx" else _torch)(model, inputs)
     # One example too: the batch size must not have become a constant.
     differences = (
@@ -186,28 +187,30 @@ def _onnx(model: nn.Module, inputs: Tensor) -> tuple[bytes, Run]:
     return content, lambda batch: torch.from_numpy(session.run(None, {"input": batch.numpy()})[0])
 
 
-def _check_onnx() -> None:
+def why_no_onnx() -> str | None:
+    """Which package of the extra is missing, and why; None where ONNX files can be written and run."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise LPSError(
-                f"--format onnx: {package} cannot be imported ({error}); pip install learn-prune-share[export]"
-            ) from None
+            return f"{package} cannot be imported ({error})"
+    return None
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the exporters from telling users what only their authors can change."""
-    logger: Any = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers: list[Any] = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 if __name__ == "__main__":

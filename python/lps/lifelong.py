@@ -19,7 +19,7 @@ from lps.extraction import extract
 from lps.learning import learn_task
 from lps.partition import Partition, find_partitions
 from lps.report import Listener, TaskReport
-from lps.serving import ServedTask, task_of_each, together
+from lps.serving import ServedTask, rows_of, task_of_each, together
 from lps.steppers import OptimizerFactory
 from lps.store import save
 from lps.task import Batch, Learnt, Task, batches
@@ -108,15 +108,15 @@ class Lifelong(nn.Module):
         """
         if self._learning:
             raise ConfigError("Lifelong: task: expected no task a row while a task is being learnt, got one a row")
-        each = task_of_each(tasks, len(x))
-        logits = {}
-        for task in sorted(set(each)):
+        rows = rows_of(task_of_each(tasks, len(x)), x.device)
+        for task in rows:
             self.check_task(task)
-            chosen = torch.tensor([row for row, wanted in enumerate(each) if wanted == task], device=x.device)
+        logits = []
+        for task, places in rows.items():
             with ServedTask(self.prunable(), task):
-                features = self.backbone(x[chosen])
-            logits[task] = self.heads[task - 1](features)
-        return together(logits, each) if each else x.new_empty((0, 0))
+                features = self.backbone(x[places])
+            logits.append(self.heads[task - 1](features))
+        return together(logits, list(rows.values())) if rows else x.new_empty((0, 0))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _classify(self, features: Tensor) -> Tensor:

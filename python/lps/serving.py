@@ -69,12 +69,16 @@ def task_of_each(task: Sequence[int] | Tensor, examples: int) -> list[int]:
     return list(tasks)
 
 
-def together(logits: Mapping[int, Tensor], tasks: Sequence[int]) -> Tensor:
-    """Logits of each task's examples in the order of the batch; -inf for classes that an example's task lacks."""
-    classes = max(answers.shape[1] for answers in logits.values())
-    example = next(iter(logits.values()))
-    result = example.new_full((len(tasks), classes), -torch.inf)
-    for task, answers in logits.items():
-        places = torch.tensor([place for place, wanted in enumerate(tasks) if wanted == task], device=example.device)
+def rows_of(tasks: Sequence[int], device: torch.device) -> dict[int, Tensor]:
+    """The rows of each task's examples, by task."""
+    each = torch.tensor(tasks, device=device)
+    return {task: (each == task).nonzero().flatten() for task in sorted(set(tasks))}
+
+
+def together(logits: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
+    """Logits at the rows of the batch that they belong to; -inf for classes that an example's task lacks."""
+    classes, examples = max(answers.shape[1] for answers in logits), sum(map(len, rows))
+    result = logits[0].new_full((examples, classes), -torch.inf)
+    for places, answers in zip(rows, logits, strict=True):
         result[places, : answers.shape[1]] = answers
     return result

@@ -53,7 +53,7 @@ def choose(shrunk: Shrunk, portable: bool) -> Choice:
 
     A portable layer is dense; behind a selection of its inputs if it ignores more than half of them.
     """
-    if portable or shrunk.weight.dtype != torch.float32:  # the kernels know no other type
+    if portable or shrunk.weight.dtype != torch.float32:  # in float64 our layers are plain loops
         ignores_most = 0 < 2 * int(shrunk.matrix.any(0).sum()) < shrunk.matrix.shape[1]
         return "gather" if isinstance(shrunk.template, nn.Linear) and ignores_most else "dense"
     work = shrunk.work
