@@ -19,6 +19,14 @@ enum class Region { all, free, owned };
 enum class Output { values, mask };
 enum class Moves { free, all, kept };
 
+// 16-bit floats as they lie in memory.
+struct bf16 {
+  uint16_t bits;
+};
+struct f16 {
+  uint16_t bits;
+};
+
 // owner: low seven bits 0 = free, t = owned by task t; top bit = kept by the latest projection.
 constexpr uint8_t kOwnerTask = 0x7f;
 constexpr uint8_t kOwnerKept = 0x80;
@@ -42,13 +50,17 @@ const Kernels* avx512_kernels();    // nullptr where they have no AVX-512 with V
 const Kernels& selected_kernels();  // the best one, or the one that LPS_CPU_ISA names
 const char* isa_name(const Kernels&);
 
+// What runs the functions below on the processor. cuda/gpu.h declares the same functions on a GPU.
+struct Cpu {
+  const Kernels& kernels;
+  const Parallel& parallel;
+};
+
 // out = w + mask * w_bar
-void compose(const Kernels&, const Parallel&, DType, MaskKind, const void* w, const void* mask, const void* w_bar,
-             void* out, int64_t count);
+void compose(const Cpu&, DType, MaskKind, const void* w, const void* mask, const void* w_bar, void* out, int64_t count);
 
 // out = free ? v : v * w_bar
-void compose_owned(const Kernels&, const Parallel&, DType, const void* v, const void* w_bar, const uint8_t* owner,
-                   void* out, int64_t count);
+void compose_owned(const Cpu&, DType, const void* v, const void* w_bar, const uint8_t* owner, void* out, int64_t count);
 
 // A selection that asks for more groups than there are.
 struct Shortfall {
@@ -63,7 +75,7 @@ struct ScoreLayer {
   View view;
   double* scores;  // view.g
 };
-void group_scores(const Kernels&, const Parallel&, DType, Score, Region, const std::vector<ScoreLayer>&);
+void group_scores(const Cpu&, DType, Score, Region, const std::vector<ScoreLayer>&);
 
 struct ProjectLayer {
   const void* x;
@@ -74,8 +86,7 @@ struct ProjectLayer {
   uint8_t* kept;  // packed bits
 };
 // Writes nothing where it returns a shortfall.
-std::optional<Shortfall> project(const Kernels&, const Parallel&, DType, Score, Region, Output,
-                                 const std::vector<ProjectLayer>&);
+std::optional<Shortfall> project(const Cpu&, DType, Score, Region, Output, const std::vector<ProjectLayer>&);
 
 struct AdmmLayer {
   const void* v;
@@ -85,7 +96,7 @@ struct AdmmLayer {
   int64_t keep_free, keep_owned;
 };
 // Writes nothing where it returns a shortfall.
-std::optional<Shortfall> admm_update(const Kernels&, const Parallel&, DType, bool fresh, const std::vector<AdmmLayer>&);
+std::optional<Shortfall> admm_update(const Cpu&, DType, bool fresh, const std::vector<AdmmLayer>&);
 
 struct StepLayer {
   void* effective;
@@ -102,8 +113,11 @@ struct AdamScalars {
   double beta1, beta2, eps, rho, tau;
   double step_size;     // lr / (1 - beta1^step)
   double inverse_root;  // 1 / sqrt(1 - beta2^step)
+  // On a GPU: where the number of the step lies, from which the two above follow; nullptr where they are given.
+  const int64_t* clock = nullptr;
+  double lr = 0;
 };
-void proximal_adam(const Kernels&, const Parallel&, DType, Moves, const AdamScalars&, const std::vector<StepLayer>&);
+void proximal_adam(const Cpu&, DType, Moves, const AdamScalars&, const std::vector<StepLayer>&);
 
 struct GradLayer {
   void* grad;
@@ -112,8 +126,7 @@ struct GradLayer {
   const uint8_t* owner;
   int64_t count;
 };
-void proximal_grad(const Kernels&, const Parallel&, DType, Moves, double rho, double tau,
-                   const std::vector<GradLayer>&);
+void proximal_grad(const Cpu&, DType, Moves, double rho, double tau, const std::vector<GradLayer>&);
 
 // ---- inference: products of float matrices with packed weights ----
 
@@ -167,26 +180,22 @@ struct ConvShape {
 
 // y[batch, outputs] = finish(x[batch, inputs] @ weight^T), for float and, without any hurry, for double.
 template <class T>
-void structured_linear(const Kernels&, const Parallel&, const T* x, int64_t batch, int64_t inputs, const Structured<T>&,
-                       const Finish<T>&, T* y);
+void structured_linear(const Cpu&, const T* x, int64_t batch, int64_t inputs, const Structured<T>&, const Finish<T>&,
+                       T* y);
 template <class T>
-void sparse_linear(const Kernels&, const Parallel&, const T* x, int64_t batch, const Sparse<T>&, const Finish<T>&,
-                   T* y);
+void sparse_linear(const Cpu&, const T* x, int64_t batch, const Sparse<T>&, const Finish<T>&, T* y);
 template <class T>
-void masked_linear(const Kernels&, const Parallel&, const T* x, int64_t batch, const Masked<T>&, const Finish<T>&,
-                   T* y);
+void masked_linear(const Cpu&, const T* x, int64_t batch, const Masked<T>&, const Finish<T>&, T* y);
 template <class T>
-void structured_conv(const Kernels&, const Parallel&, const T* x, const ConvShape&, const Structured<T>&,
-                     const Finish<T>&, T* y);
+void structured_conv(const Cpu&, const T* x, const ConvShape&, const Structured<T>&, const Finish<T>&, T* y);
 template <class T>
-void sparse_conv(const Kernels&, const Parallel&, const T* x, const ConvShape&, const Sparse<T>&, const Finish<T>&,
-                 T* y);
+void sparse_conv(const Cpu&, const T* x, const ConvShape&, const Sparse<T>&, const Finish<T>&, T* y);
 
 // Runs `steps` rounds of multiply-adds in registers on each of `parts` parts; returns how many flops they were.
-int64_t fma_burst(const Kernels&, const Parallel&, int64_t parts, int64_t steps);
+int64_t fma_burst(const Cpu&, int64_t parts, int64_t steps);
 
 // Element 8 i + j goes to bit j of byte i; unused bits of the last byte are 0.
-void pack_bits(const Kernels&, const Parallel&, const uint8_t* bools, uint8_t* bits, int64_t count);
-void unpack_bits(const Kernels&, const Parallel&, const uint8_t* bits, uint8_t* bools, int64_t count);
+void pack_bits(const Cpu&, const uint8_t* bools, uint8_t* bits, int64_t count);
+void unpack_bits(const Cpu&, const uint8_t* bits, uint8_t* bools, int64_t count);
 
 }  // namespace lps

@@ -37,7 +37,7 @@ Tensor empty_bytes(const Tensor& model, int64_t count, ScalarType dtype = Scalar
 Tensor pack_bits_cpu(const Tensor& x) {
   check_dtype("pack_bits", "x", x, {ScalarType::Bool});
   const Tensor source = dense(x), bits = empty_bytes(x, packed_size(x.numel()));
-  pack_bits(selected_kernels(), on_torch_threads, bytes(source), mutable_bytes(bits), x.numel());
+  pack_bits(cpu(), bytes(source), mutable_bytes(bits), x.numel());
   return bits;
 }
 
@@ -52,7 +52,7 @@ Tensor unpack_bits_cpu(const Tensor& bits, const Ints& shape) {
            list_text(bits.sizes()));
   }
   const Tensor source = dense(bits), out = torch::stable::new_empty(bits, shape, ScalarType::Bool);
-  unpack_bits(selected_kernels(), on_torch_threads, bytes(source), mutable_bytes(out), count);
+  unpack_bits(cpu(), bytes(source), mutable_bytes(out), count);
   return out;
 }
 
@@ -92,8 +92,7 @@ void run_compose(const Tensor& w, const Tensor& mask, const Tensor& w_bar, const
                         : mask.scalar_type() == ScalarType::Byte ? MaskKind::bits
                                                                  : MaskKind::values;
   const Tensor first = dense(w), second = dense(mask), third = dense(w_bar);
-  compose(selected_kernels(), on_torch_threads, dtype_of(w), kind, first.data_ptr(), second.data_ptr(),
-          third.data_ptr(), out.data_ptr(), w.numel());
+  compose(cpu(), dtype_of(w), kind, first.data_ptr(), second.data_ptr(), third.data_ptr(), out.data_ptr(), w.numel());
 }
 
 Tensor compose_cpu(const Tensor& w, const Tensor& mask, const Tensor& w_bar) {
@@ -118,8 +117,7 @@ void check_compose_owned(const char* op, const Tensor& v, const Tensor& w_bar, c
 
 void run_compose_owned(const Tensor& v, const Tensor& w_bar, const Tensor& owner, const Tensor& out) {
   const Tensor first = dense(v), second = dense(w_bar), third = dense(owner);
-  compose_owned(selected_kernels(), on_torch_threads, dtype_of(v), first.data_ptr(), second.data_ptr(), bytes(third),
-                out.data_ptr(), v.numel());
+  compose_owned(cpu(), dtype_of(v), first.data_ptr(), second.data_ptr(), bytes(third), out.data_ptr(), v.numel());
 }
 
 Tensor compose_owned_cpu(const Tensor& v, const Tensor& w_bar, const Tensor& owner) {
@@ -202,7 +200,7 @@ Tensors group_scores_cpu(const Tensors& x, const Tensors& owner, const Ints& vie
     layers.push_back({values[i].data_ptr(), owners.empty() ? nullptr : bytes(owners[i]), view,
                       static_cast<double*>(scores[i].data_ptr())});
   }
-  if (!x.empty()) group_scores(selected_kernels(), on_torch_threads, dtype_of(x[0]), scope.score, scope.region, layers);
+  if (!x.empty()) group_scores(cpu(), dtype_of(x[0]), scope.score, scope.region, layers);
   return scores;
 }
 
@@ -222,8 +220,7 @@ std::tuple<Tensors, Tensors> project_cpu(const Tensors& x, const Tensors& owner,
                       projected[i].data_ptr(), mutable_bytes(kept[i])});
   }
   if (!x.empty()) {
-    const auto shortfall =
-        project(selected_kernels(), on_torch_threads, dtype_of(x[0]), scope.score, scope.region, wanted, layers);
+    const auto shortfall = project(cpu(), dtype_of(x[0]), scope.score, scope.region, wanted, layers);
     if (shortfall) refuse_keep("project", "keep", *shortfall, keep[shortfall->layer]);
   }
   return {projected, kept};
@@ -255,7 +252,7 @@ void admm_update_cpu(const Tensors& v, const Tensors& centre, const Tensors& own
                       view_at(sharing_views, i), keep_free[i], keep_owned[i]});
   }
   if (v.empty()) return;
-  const auto shortfall = admm_update(selected_kernels(), on_torch_threads, dtype_of(v[0]), fresh, layers);
+  const auto shortfall = admm_update(cpu(), dtype_of(v[0]), fresh, layers);
   if (!shortfall) return;
   const bool free = shortfall->region == Region::free;
   refuse_keep(op, free ? "keep_free" : "keep_owned", *shortfall, (free ? keep_free : keep_owned)[shortfall->layer]);
@@ -325,7 +322,7 @@ void proximal_adam_cpu(const Tensors& effective, const Tensors& grad, const Tens
                             tau,
                             lr / (1 - std::pow(beta1, static_cast<double>(step))),
                             1 / std::sqrt(1 - std::pow(beta2, static_cast<double>(step)))};
-  proximal_adam(selected_kernels(), on_torch_threads, dtype_of(v[0]), moving, scalars, layers);
+  proximal_adam(cpu(), dtype_of(v[0]), moving, scalars, layers);
 }
 
 void proximal_grad_cpu(const Tensors& grad, const Tensors& v, const Tensors& centre, const Tensors& owner,
@@ -349,7 +346,7 @@ void proximal_grad_cpu(const Tensors& grad, const Tensors& v, const Tensors& cen
     layers.push_back({grad[i].data_ptr(), vs[i].data_ptr(), centres.empty() ? nullptr : centres[i].data_ptr(),
                       bytes(owners[i]), v[i].numel()});
   }
-  if (!v.empty()) proximal_grad(selected_kernels(), on_torch_threads, dtype_of(v[0]), moving, rho, tau, layers);
+  if (!v.empty()) proximal_grad(cpu(), dtype_of(v[0]), moving, rho, tau, layers);
 }
 
 std::string cpu_isa() { return isa_name(selected_kernels()); }

@@ -122,8 +122,8 @@ Tensor structured_linear_cpu(const Tensor& x, const Tensor& weight, const Maybe&
     using T = std::remove_pointer_t<decltype(type)>;
     const Structured<T> left{
         pointer<T>(packed), indices_of(read_columns), depth, indices_of(read_rows), height, outputs};
-    structured_linear<T>(selected_kernels(), on_torch_threads, pointer<T>(read), batch_of(x), inputs, left,
-                         {pointer<T>(read_bias), nullptr, relu}, static_cast<T*>(y.data_ptr()));
+    structured_linear<T>(cpu(), pointer<T>(read), batch_of(x), inputs, left, {pointer<T>(read_bias), nullptr, relu},
+                         static_cast<T*>(y.data_ptr()));
   });
   return y;
 }
@@ -149,8 +149,8 @@ Tensor masked_linear_cpu(const Tensor& x, const Tensor& w_bar, const Tensor& own
     using T = std::remove_pointer_t<decltype(type)>;
     const Masked<T> weight{pointer<T>(weights),        bytes(owners), bytes(mask),
                            static_cast<uint8_t>(task), inputs,        outputs};
-    masked_linear<T>(selected_kernels(), on_torch_threads, pointer<T>(read), batch_of(x), weight,
-                     {pointer<T>(read_bias), nullptr, relu}, static_cast<T*>(y.data_ptr()));
+    masked_linear<T>(cpu(), pointer<T>(read), batch_of(x), weight, {pointer<T>(read_bias), nullptr, relu},
+                     static_cast<T*>(y.data_ptr()));
   });
   return y;
 }
@@ -230,8 +230,8 @@ Tensor structured_conv_cpu(const char* op, int64_t dims, const Tensor& x, const 
     using T = std::remove_pointer_t<decltype(type)>;
     const Structured<T> left{
         pointer<T>(packed), indices_of(read_columns), depth, indices_of(read_rows), height, outputs};
-    structured_conv<T>(selected_kernels(), on_torch_threads, pointer<T>(read), shape, left,
-                       {pointer<T>(read_bias), pointer<T>(added), relu}, static_cast<T*>(y.data_ptr()));
+    structured_conv<T>(cpu(), pointer<T>(read), shape, left, {pointer<T>(read_bias), pointer<T>(added), relu},
+                       static_cast<T*>(y.data_ptr()));
   });
   return y;
 }
@@ -305,9 +305,8 @@ Tensor sparse_linear_cpu(const Tensor& x, const Tensor& values, const Tensor& bi
   const Tensor y = linear_result(x, outputs);
   with_type(x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    sparse_linear<T>(selected_kernels(), on_torch_threads, pointer<T>(read), batch_of(x),
-                     sparse_of<T>(packed, inputs, outputs), {pointer<T>(read_bias), nullptr, relu},
-                     static_cast<T*>(y.data_ptr()));
+    sparse_linear<T>(cpu(), pointer<T>(read), batch_of(x), sparse_of<T>(packed, inputs, outputs),
+                     {pointer<T>(read_bias), nullptr, relu}, static_cast<T*>(y.data_ptr()));
   });
   return y;
 }
@@ -327,16 +326,14 @@ Tensor sparse_conv_cpu(const Tensor& x, const Tensor& values, const Tensor& bits
   const Tensor y = torch::stable::new_empty(x, result);
   with_type(x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    sparse_conv<T>(selected_kernels(), on_torch_threads, pointer<T>(read), shape, sparse_of<T>(packed, inputs, outputs),
+    sparse_conv<T>(cpu(), pointer<T>(read), shape, sparse_of<T>(packed, inputs, outputs),
                    {pointer<T>(read_bias), pointer<T>(added), relu}, static_cast<T*>(y.data_ptr()));
   });
   return y;
 }
 
 // The peak that benchmarks compare with, on all of torch's threads.
-int64_t fma_burst_cpu(int64_t steps) {
-  return fma_burst(selected_kernels(), on_torch_threads, torch::stable::get_num_threads(), steps);
-}
+int64_t fma_burst_cpu(int64_t steps) { return fma_burst(cpu(), torch::stable::get_num_threads(), steps); }
 
 }  // namespace
 

@@ -12,7 +12,12 @@ namespace lps {
 using Tensors = std::vector<Tensor>;
 using Ints = std::vector<int64_t>;
 
-inline void on_torch_threads(int64_t count, const Body& body) { torch::stable::parallel_for(0, count, 1, body); }
+inline Cpu cpu() {
+  static const Parallel on_torch_threads = [](int64_t count, const Body& body) {
+    torch::stable::parallel_for(0, count, 1, body);
+  };
+  return {selected_kernels(), on_torch_threads};
+}
 
 inline Tensor dense(const Tensor& tensor) {
   return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);

@@ -69,8 +69,10 @@ void finish_absent(const MatrixKernels& matrix, const Tiling& tiling, const Posi
 }  // namespace
 
 template <>
-void structured_conv(const Kernels& kernels, const Parallel& parallel, const float* x, const ConvShape& shape,
-                     const Structured<float>& weight, const Finish<float>& finish, float* y) {
+void structured_conv(const Cpu& cpu, const float* x, const ConvShape& shape, const Structured<float>& weight,
+                     const Finish<float>& finish, float* y) {
+  const Kernels& kernels = cpu.kernels;
+  const Parallel& parallel = cpu.parallel;
   const MatrixKernels& matrix = kernels.matrix;
   const int64_t depth = weight.column_count;
   const std::vector<ConvColumn> columns = conv_columns(shape, weight.columns, depth);
@@ -109,8 +111,10 @@ void structured_conv(const Kernels& kernels, const Parallel& parallel, const flo
 }
 
 template <>
-void sparse_conv(const Kernels& kernels, const Parallel& parallel, const float* x, const ConvShape& shape,
-                 const Sparse<float>& weight, const Finish<float>& finish, float* y) {
+void sparse_conv(const Cpu& cpu, const float* x, const ConvShape& shape, const Sparse<float>& weight,
+                 const Finish<float>& finish, float* y) {
+  const Kernels& kernels = cpu.kernels;
+  const Parallel& parallel = cpu.parallel;
   const MatrixKernels& matrix = kernels.matrix;
   const int64_t depth = weight.inputs;
   const int64_t blocks = parts_of(depth, kSparseDepth), panels = parts_of(weight.outputs, kSparseRows);

@@ -11,13 +11,6 @@
 namespace lps {
 namespace {
 
-struct bf16 {
-  uint16_t bits;
-};
-struct f16 {
-  uint16_t bits;
-};
-
 template <class To, class From>
 inline To bit_cast(From from) {
   static_assert(sizeof(To) == sizeof(From), "same size");

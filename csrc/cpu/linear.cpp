@@ -104,8 +104,10 @@ void run(const MatrixKernels& matrix, const Parallel& parallel, const float* x, 
 }  // namespace
 
 template <>
-void structured_linear(const Kernels& kernels, const Parallel& parallel, const float* x, int64_t batch, int64_t inputs,
-                       const Structured<float>& weight, const Finish<float>& finish, float* y) {
+void structured_linear(const Cpu& cpu, const float* x, int64_t batch, int64_t inputs, const Structured<float>& weight,
+                       const Finish<float>& finish, float* y) {
+  const Kernels& kernels = cpu.kernels;
+  const Parallel& parallel = cpu.parallel;
   const int64_t depth = weight.column_count, rows = weight.row_count, outputs = weight.outputs;
   const MatrixKernels& matrix = kernels.matrix;
   const int64_t tiles = parts_of(rows, kTile);
@@ -125,7 +127,9 @@ void structured_linear(const Kernels& kernels, const Parallel& parallel, const f
   run(matrix, parallel, x, batch, {inputs, weight.columns, depth, rows, 2}, panels, write);
 }
 
-int64_t fma_burst(const Kernels& kernels, const Parallel& parallel, int64_t parts, int64_t steps) {
+int64_t fma_burst(const Cpu& cpu, int64_t parts, int64_t steps) {
+  const Kernels& kernels = cpu.kernels;
+  const Parallel& parallel = cpu.parallel;
   std::atomic<int64_t> flops{0};
   parallel(parts, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) flops += kernels.matrix.fma_burst(steps, 0.5f);
@@ -134,8 +138,10 @@ int64_t fma_burst(const Kernels& kernels, const Parallel& parallel, int64_t part
 }
 
 template <>
-void masked_linear(const Kernels& kernels, const Parallel& parallel, const float* x, int64_t batch,
-                   const Masked<float>& weight, const Finish<float>& finish, float* y) {
+void masked_linear(const Cpu& cpu, const float* x, int64_t batch, const Masked<float>& weight,
+                   const Finish<float>& finish, float* y) {
+  const Kernels& kernels = cpu.kernels;
+  const Parallel& parallel = cpu.parallel;
   const int64_t inputs = weight.inputs, outputs = weight.outputs, last_byte = (inputs * outputs + 7) / 8 - 1;
   const MatrixKernels& matrix = kernels.matrix;
   const auto panels = [&](int64_t tile, int64_t k, int64_t depth, float* room) {

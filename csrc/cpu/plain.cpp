@@ -107,34 +107,34 @@ void convolve(const Parallel& parallel, const double* x, const ConvShape& shape,
 }  // namespace
 
 template <>
-void structured_linear(const Kernels&, const Parallel& parallel, const double* x, int64_t batch, int64_t inputs,
-                       const Structured<double>& weight, const Finish<double>& finish, double* y) {
-  multiply(parallel, x, batch, spread(weight, inputs, true), inputs, weight.outputs, finish, y);
+void structured_linear(const Cpu& cpu, const double* x, int64_t batch, int64_t inputs, const Structured<double>& weight,
+                       const Finish<double>& finish, double* y) {
+  multiply(cpu.parallel, x, batch, spread(weight, inputs, true), inputs, weight.outputs, finish, y);
 }
 
 template <>
-void sparse_linear(const Kernels&, const Parallel& parallel, const double* x, int64_t batch,
-                   const Sparse<double>& weight, const Finish<double>& finish, double* y) {
-  multiply(parallel, x, batch, spread(weight), weight.inputs, weight.outputs, finish, y);
+void sparse_linear(const Cpu& cpu, const double* x, int64_t batch, const Sparse<double>& weight,
+                   const Finish<double>& finish, double* y) {
+  multiply(cpu.parallel, x, batch, spread(weight), weight.inputs, weight.outputs, finish, y);
 }
 
 template <>
-void masked_linear(const Kernels&, const Parallel& parallel, const double* x, int64_t batch,
-                   const Masked<double>& weight, const Finish<double>& finish, double* y) {
-  multiply(parallel, x, batch, spread(weight), weight.inputs, weight.outputs, finish, y);
+void masked_linear(const Cpu& cpu, const double* x, int64_t batch, const Masked<double>& weight,
+                   const Finish<double>& finish, double* y) {
+  multiply(cpu.parallel, x, batch, spread(weight), weight.inputs, weight.outputs, finish, y);
 }
 
 template <>
-void structured_conv(const Kernels&, const Parallel& parallel, const double* x, const ConvShape& shape,
-                     const Structured<double>& weight, const Finish<double>& finish, double* y) {
+void structured_conv(const Cpu& cpu, const double* x, const ConvShape& shape, const Structured<double>& weight,
+                     const Finish<double>& finish, double* y) {
   const int64_t inputs = shape.channels * shape.kernel_height * shape.kernel_width;
-  convolve(parallel, x, shape, spread(weight, inputs, false), weight.outputs, finish, y);
+  convolve(cpu.parallel, x, shape, spread(weight, inputs, false), weight.outputs, finish, y);
 }
 
 template <>
-void sparse_conv(const Kernels&, const Parallel& parallel, const double* x, const ConvShape& shape,
-                 const Sparse<double>& weight, const Finish<double>& finish, double* y) {
-  convolve(parallel, x, shape, spread(weight), weight.outputs, finish, y);
+void sparse_conv(const Cpu& cpu, const double* x, const ConvShape& shape, const Sparse<double>& weight,
+                 const Finish<double>& finish, double* y) {
+  convolve(cpu.parallel, x, shape, spread(weight), weight.outputs, finish, y);
 }
 
 }  // namespace lps

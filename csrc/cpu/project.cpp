@@ -18,8 +18,10 @@ void for_bit_blocks(const Parallel& parallel, const Layers& layers, F&& write) {
 
 }  // namespace
 
-std::optional<Shortfall> project(const Kernels& kernels, const Parallel& parallel, DType dtype, Score score,
-                                 Region region, Output output, const std::vector<ProjectLayer>& layers) {
+std::optional<Shortfall> project(const Cpu& cpu, DType dtype, Score score, Region region, Output output,
+                                 const std::vector<ProjectLayer>& layers) {
+  const Kernels& kernels = cpu.kernels;
+  const Parallel& parallel = cpu.parallel;
   std::vector<Selection> selections;
   for (size_t i = 0; i < layers.size(); ++i) {
     selections.push_back({i, {layers[i].x, nullptr, layers[i].owner}, region, score, layers[i].view, layers[i].keep});
@@ -42,8 +44,9 @@ std::optional<Shortfall> project(const Kernels& kernels, const Parallel& paralle
   return std::nullopt;
 }
 
-std::optional<Shortfall> admm_update(const Kernels& kernels, const Parallel& parallel, DType dtype, bool fresh,
-                                     const std::vector<AdmmLayer>& layers) {
+std::optional<Shortfall> admm_update(const Cpu& cpu, DType dtype, bool fresh, const std::vector<AdmmLayer>& layers) {
+  const Kernels& kernels = cpu.kernels;
+  const Parallel& parallel = cpu.parallel;
   // Two selections a layer: 2 i of its free coordinates, 2 i + 1 of its owned ones.
   std::vector<Selection> selections;
   for (size_t i = 0; i < layers.size(); ++i) {

@@ -146,8 +146,9 @@ void score_groups(const Kernels& kernels, const Parallel& parallel, DType dtype,
   });
 }
 
-void group_scores(const Kernels& kernels, const Parallel& parallel, DType dtype, Score score, Region region,
-                  const std::vector<ScoreLayer>& layers) {
+void group_scores(const Cpu& cpu, DType dtype, Score score, Region region, const std::vector<ScoreLayer>& layers) {
+  const Kernels& kernels = cpu.kernels;
+  const Parallel& parallel = cpu.parallel;
   std::vector<std::vector<uint8_t>> absent(layers.size());
   std::vector<Scoring> jobs;
   std::vector<ScoreLayer> single;

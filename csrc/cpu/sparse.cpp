@@ -101,8 +101,10 @@ void many_examples(const MatrixKernels& matrix, const Parallel& parallel, const 
 }  // namespace
 
 template <>
-void sparse_linear(const Kernels& kernels, const Parallel& parallel, const float* x, int64_t batch,
-                   const Sparse<float>& weight, const Finish<float>& finish, float* y) {
+void sparse_linear(const Cpu& cpu, const float* x, int64_t batch, const Sparse<float>& weight,
+                   const Finish<float>& finish, float* y) {
+  const Kernels& kernels = cpu.kernels;
+  const Parallel& parallel = cpu.parallel;
   if (batch == 0) return;
   (batch <= kFewExamples ? few_examples : many_examples)(kernels.matrix, parallel, x, batch, weight, finish, y);
 }

@@ -3,8 +3,10 @@
 
 namespace lps {
 
-void proximal_adam(const Kernels& kernels, const Parallel& parallel, DType dtype, Moves moves,
-                   const AdamScalars& scalars, const std::vector<StepLayer>& layers) {
+void proximal_adam(const Cpu& cpu, DType dtype, Moves moves, const AdamScalars& scalars,
+                   const std::vector<StepLayer>& layers) {
+  const Kernels& kernels = cpu.kernels;
+  const Parallel& parallel = cpu.parallel;
   const auto kernel = kernels.proximal_adam[static_cast<int>(dtype)];
   int64_t weights = 0;
   for (const StepLayer& layer : layers) weights += layer.count;
@@ -15,8 +17,10 @@ void proximal_adam(const Kernels& kernels, const Parallel& parallel, DType dtype
                 [&](const Unit& unit) { kernel(layers[unit.layer], moves, scalars, unit.begin, unit.end, stream); });
 }
 
-void proximal_grad(const Kernels& kernels, const Parallel& parallel, DType dtype, Moves moves, double rho, double tau,
+void proximal_grad(const Cpu& cpu, DType dtype, Moves moves, double rho, double tau,
                    const std::vector<GradLayer>& layers) {
+  const Kernels& kernels = cpu.kernels;
+  const Parallel& parallel = cpu.parallel;
   const auto kernel = kernels.proximal_grad[static_cast<int>(dtype)];
   std::vector<Unit> units = units_of(layers, [](const GradLayer& layer) { return layer.count; });
   parallel_each(parallel, units,

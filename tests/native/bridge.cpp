@@ -1,4 +1,5 @@
-// Every function of csrc/lps.h for Python: raw addresses, a chosen instruction set, a chosen cut of the work.
+// Every function of csrc/lps.h for Python, on raw addresses. `Runner` says what runs it: runner.h here, or the one of
+// tests/native/simulator, which runs the CUDA kernels.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -12,7 +13,11 @@
 #include <thread>
 #include <vector>
 
-#include "lps.h"
+#ifdef LPS_SIMULATED
+#include "simulator/runner.h"
+#else
+#include "runner.h"
+#endif
 
 namespace py = pybind11;
 
@@ -43,41 +48,6 @@ class Buffer {
   std::unique_ptr<void, decltype(&std::free)> block_;
 };
 
-// How the work is cut: into ranges of `grain` units, in order or from the last to the first, on so many threads.
-struct Partition {
-  int64_t threads, grain;
-  bool reversed;
-
-  void run(int64_t count, const lps::Body& body) const {
-    std::vector<std::pair<int64_t, int64_t>> ranges;
-    for (int64_t begin = 0; begin < count; begin += grain) ranges.emplace_back(begin, std::min(begin + grain, count));
-    if (reversed) std::reverse(ranges.begin(), ranges.end());
-    const auto every = [&](size_t first) {
-      for (size_t i = first; i < ranges.size(); i += static_cast<size_t>(threads))
-        body(ranges[i].first, ranges[i].second);
-    };
-    if (threads == 1) return every(0);
-    std::vector<std::thread> workers;
-    for (int64_t worker = 0; worker < threads; ++worker) workers.emplace_back(every, static_cast<size_t>(worker));
-    for (std::thread& worker : workers) worker.join();
-  }
-};
-
-// What the kernels run with: the first two arguments of every function of lps.h.
-struct Runner {
-  const lps::Kernels* kernels;
-  lps::Parallel parallel;
-
-  Runner(const std::string& isa, const Partition& partition)
-      : kernels(isa == "scalar"   ? &lps::scalar_kernels()
-                : isa == "avx2"   ? lps::avx2_kernels()
-                : isa == "avx512" ? lps::avx512_kernels()
-                                  : nullptr),
-        parallel([partition](int64_t count, const lps::Body& body) { partition.run(count, body); }) {
-    if (kernels == nullptr) throw std::invalid_argument("no kernels for " + isa + " on this machine");
-  }
-};
-
 using Sizes = std::tuple<int64_t, int64_t, int64_t>;
 
 lps::View view_of(const Sizes& sizes) { return {std::get<0>(sizes), std::get<1>(sizes), std::get<2>(sizes)}; }
@@ -89,14 +59,6 @@ Refusal refusal_of(const std::optional<lps::Shortfall>& shortfall) {
   const char* regions[] = {"all", "free", "owned"};
   return std::make_tuple(shortfall->layer, std::string(regions[static_cast<int>(shortfall->region)]),
                          shortfall->available);
-}
-
-std::vector<std::string> isas() {
-  std::vector<std::string> names;
-  for (const lps::Kernels* kernels : {&lps::scalar_kernels(), lps::avx2_kernels(), lps::avx512_kernels()}) {
-    if (kernels != nullptr) names.emplace_back(lps::isa_name(*kernels));
-  }
-  return names;
 }
 
 using ScoreTuple = std::tuple<Address, Address, Sizes, Address>;
@@ -111,7 +73,7 @@ void group_scores(const Runner& runner, lps::DType dtype, lps::Score score, lps:
   for (const auto& [x, owner, view, scores] : layers) {
     all.push_back({at<const void>(x), at<const uint8_t>(owner), view_of(view), at<double>(scores)});
   }
-  lps::group_scores(*runner.kernels, runner.parallel, dtype, score, region, all);
+  lps::group_scores(runner.device(), dtype, score, region, all);
 }
 
 Refusal project(const Runner& runner, lps::DType dtype, lps::Score score, lps::Region region, lps::Output output,
@@ -120,7 +82,7 @@ Refusal project(const Runner& runner, lps::DType dtype, lps::Score score, lps::R
   for (const auto& [x, owner, view, keep, out, kept] : layers) {
     all.push_back({at<const void>(x), at<const uint8_t>(owner), view_of(view), keep, at<void>(out), at<uint8_t>(kept)});
   }
-  return refusal_of(lps::project(*runner.kernels, runner.parallel, dtype, score, region, output, all));
+  return refusal_of(lps::project(runner.device(), dtype, score, region, output, all));
 }
 
 Refusal admm_update(const Runner& runner, lps::DType dtype, bool fresh, const std::vector<AdmmTuple>& layers) {
@@ -129,7 +91,7 @@ Refusal admm_update(const Runner& runner, lps::DType dtype, bool fresh, const st
     all.push_back({at<const void>(v), at<void>(centre), at<uint8_t>(owner), view_of(view), view_of(sharing), keep_free,
                    keep_owned});
   }
-  return refusal_of(lps::admm_update(*runner.kernels, runner.parallel, dtype, fresh, all));
+  return refusal_of(lps::admm_update(runner.device(), dtype, fresh, all));
 }
 
 void proximal_adam(const Runner& runner, lps::DType dtype, lps::Moves moves, const lps::AdamScalars& scalars,
@@ -139,7 +101,7 @@ void proximal_adam(const Runner& runner, lps::DType dtype, lps::Moves moves, con
     all.push_back({at<void>(effective), at<const void>(grad), at<void>(v), at<const void>(w_bar),
                    at<const void>(centre), at<const uint8_t>(owner), at<void>(mean), at<void>(square), count});
   }
-  lps::proximal_adam(*runner.kernels, runner.parallel, dtype, moves, scalars, all);
+  lps::proximal_adam(runner.device(), dtype, moves, scalars, all);
 }
 
 void proximal_grad(const Runner& runner, lps::DType dtype, lps::Moves moves, double rho, double tau,
@@ -148,7 +110,7 @@ void proximal_grad(const Runner& runner, lps::DType dtype, lps::Moves moves, dou
   for (const auto& [grad, v, centre, owner, count] : layers) {
     all.push_back({at<void>(grad), at<const void>(v), at<const void>(centre), at<const uint8_t>(owner), count});
   }
-  lps::proximal_grad(*runner.kernels, runner.parallel, dtype, moves, rho, tau, all);
+  lps::proximal_grad(runner.device(), dtype, moves, rho, tau, all);
 }
 
 // ---- inference: every function for float and double ----
@@ -188,7 +150,7 @@ void def_inference(py::module_& m, const std::string& suffix) {
   m.def(("structured_linear_" + suffix).c_str(),
         [](const Runner& r, Address x, int64_t batch, int64_t inputs, Address weight, const Indices& columns,
            const Indices& rows, int64_t outputs, const FinishTuple& wanted, Address y) {
-          lps::structured_linear<T>(*r.kernels, r.parallel, at<const T>(x), batch, inputs,
+          lps::structured_linear<T>(r.device(), at<const T>(x), batch, inputs,
                                     structured<T>(weight, columns, rows, outputs), finish<T>(wanted), at<T>(y));
         });
   m.def(("masked_linear_" + suffix).c_str(),
@@ -200,25 +162,25 @@ void def_inference(py::module_& m, const std::string& suffix) {
                                       static_cast<uint8_t>(task),
                                       inputs,
                                       outputs};
-          lps::masked_linear<T>(*r.kernels, r.parallel, at<const T>(x), batch, weight, finish<T>(wanted), at<T>(y));
+          lps::masked_linear<T>(r.device(), at<const T>(x), batch, weight, finish<T>(wanted), at<T>(y));
         });
   m.def(("sparse_linear_" + suffix).c_str(),
         [](const Runner& r, Address x, int64_t batch, int64_t inputs, const PackedTuple& packed, int64_t outputs,
            const FinishTuple& wanted, Address y) {
-          lps::sparse_linear<T>(*r.kernels, r.parallel, at<const T>(x), batch, sparse<T>(packed, inputs, outputs),
+          lps::sparse_linear<T>(r.device(), at<const T>(x), batch, sparse<T>(packed, inputs, outputs),
                                 finish<T>(wanted), at<T>(y));
         });
   m.def(("structured_conv_" + suffix).c_str(),
         [](const Runner& r, Address x, const std::vector<int64_t>& shape, Address weight, const Indices& columns,
            const Indices& rows, int64_t outputs, const FinishTuple& wanted, Address y) {
-          lps::structured_conv<T>(*r.kernels, r.parallel, at<const T>(x), shape_of(shape),
+          lps::structured_conv<T>(r.device(), at<const T>(x), shape_of(shape),
                                   structured<T>(weight, columns, rows, outputs), finish<T>(wanted), at<T>(y));
         });
   m.def(("sparse_conv_" + suffix).c_str(),
         [](const Runner& r, Address x, const std::vector<int64_t>& shape, int64_t inputs, const PackedTuple& packed,
            int64_t outputs, const FinishTuple& wanted, Address y) {
-          lps::sparse_conv<T>(*r.kernels, r.parallel, at<const T>(x), shape_of(shape),
-                              sparse<T>(packed, inputs, outputs), finish<T>(wanted), at<T>(y));
+          lps::sparse_conv<T>(r.device(), at<const T>(x), shape_of(shape), sparse<T>(packed, inputs, outputs),
+                              finish<T>(wanted), at<T>(y));
         });
 }
 
@@ -244,23 +206,20 @@ PYBIND11_MODULE(lps_bridge, m) {
       .def(py::init<size_t, size_t>(), py::arg("size"), py::arg("offset"))
       .def_property_readonly("address", &Buffer::address)
       .def_property_readonly("size", &Buffer::size);
-  py::class_<Partition>(m, "Partition")
-      .def(py::init<int64_t, int64_t, bool>(), py::arg("threads"), py::arg("grain"), py::arg("reversed"));
-  py::class_<Runner>(m, "Runner").def(py::init<const std::string&, const Partition&>());
+  def_runner(m);
   py::class_<lps::AdamScalars>(m, "AdamScalars")
       .def(py::init<double, double, double, double, double, double, double>(), py::arg("beta1"), py::arg("beta2"),
            py::arg("eps"), py::arg("rho"), py::arg("tau"), py::arg("step_size"), py::arg("inverse_root"));
 
-  m.def("isas", &isas);
   m.def("compose", [](const Runner& runner, DType dtype, MaskKind kind, Address w, Address mask, Address w_bar,
                       Address out, int64_t count) {
-    lps::compose(*runner.kernels, runner.parallel, dtype, kind, at<const void>(w), at<const void>(mask),
-                 at<const void>(w_bar), at<void>(out), count);
+    lps::compose(runner.device(), dtype, kind, at<const void>(w), at<const void>(mask), at<const void>(w_bar),
+                 at<void>(out), count);
   });
   m.def("compose_owned",
         [](const Runner& runner, DType dtype, Address v, Address w_bar, Address owner, Address out, int64_t count) {
-          lps::compose_owned(*runner.kernels, runner.parallel, dtype, at<const void>(v), at<const void>(w_bar),
-                             at<const uint8_t>(owner), at<void>(out), count);
+          lps::compose_owned(runner.device(), dtype, at<const void>(v), at<const void>(w_bar), at<const uint8_t>(owner),
+                             at<void>(out), count);
         });
   m.def("group_scores", &group_scores);
   m.def("project", &project);
@@ -268,11 +227,15 @@ PYBIND11_MODULE(lps_bridge, m) {
   m.def("proximal_adam", &proximal_adam);
   m.def("proximal_grad", &proximal_grad);
   m.def("pack_bits", [](const Runner& runner, Address bools, Address bits, int64_t count) {
-    lps::pack_bits(*runner.kernels, runner.parallel, at<const uint8_t>(bools), at<uint8_t>(bits), count);
+    lps::pack_bits(runner.device(), at<const uint8_t>(bools), at<uint8_t>(bits), count);
   });
   m.def("unpack_bits", [](const Runner& runner, Address bits, Address bools, int64_t count) {
-    lps::unpack_bits(*runner.kernels, runner.parallel, at<const uint8_t>(bits), at<uint8_t>(bools), count);
+    lps::unpack_bits(runner.device(), at<const uint8_t>(bits), at<uint8_t>(bools), count);
   });
   def_inference<float>(m, "float32");
   def_inference<double>(m, "float64");
+#ifdef LPS_SIMULATED
+  def_inference<lps::f16>(m, "float16");
+  def_inference<lps::bf16>(m, "bfloat16");
+#endif
 }
