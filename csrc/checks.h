@@ -1,7 +1,6 @@
 // Argument checks of the registered operators. Every refusal reads
 //   lps::op: argument: expected this, got that
-// letter for letter as in lps_kernels/_checks.py; the tests compare the two. Tensors of several devices never get here:
-// torch hands such a call to the other device's kernel, whose check names both.
+// letter for letter as in lps_kernels/_checks.py; the tests compare the two.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -141,9 +140,17 @@ inline void check_dtype(const char* op, const Argument& argument, const Tensor& 
   refuse(op, argument, "dtype " + names, dtype_name(tensor.scalar_type()));
 }
 
-// The kernels behind these checks read ordinary memory.
-inline void check_cpu(const char* op, const Argument& argument, const Tensor& tensor, const Argument& model_name) {
-  if (!tensor.is_cpu()) refuse(op, argument, "device cpu (that of " + model_name.words() + ")", "another device");
+inline std::string device_name(const Tensor& tensor) {
+  if (tensor.is_cpu()) return "cpu";
+  return tensor.is_cuda() ? "cuda:" + text(int64_t{tensor.get_device_index()}) : "another device";
+}
+
+// One call's tensors are all on one device: the kernels behind these checks read its memory.
+inline void check_device(const char* op, const Argument& argument, const Tensor& tensor, const Argument& model_name,
+                         const Tensor& model) {
+  if (tensor.is_cpu() && model.is_cpu()) return;
+  if (tensor.is_cuda() && model.is_cuda() && tensor.get_device_index() == model.get_device_index()) return;
+  refuse(op, argument, "device " + device_name(model) + " (that of " + model_name.words() + ")", device_name(tensor));
 }
 
 inline bool same_shape(const Tensor& a, const Tensor& b) {
@@ -153,7 +160,7 @@ inline bool same_shape(const Tensor& a, const Tensor& b) {
 
 inline void check_like(const char* op, const Argument& argument, const Tensor& tensor, const Argument& model_name,
                        const Tensor& model, ScalarType dtype) {
-  check_cpu(op, argument, tensor, model_name);
+  check_device(op, argument, tensor, model_name, model);
   if (tensor.scalar_type() != dtype) {
     const std::string whose = dtype == model.scalar_type() ? " (that of " + model_name.words() + ")" : "";
     refuse(op, argument, "dtype " + dtype_name(dtype) + whose, dtype_name(tensor.scalar_type()));
@@ -177,7 +184,7 @@ inline void check_layers(const char* op, const char* argument, const std::vector
                          const std::vector<ScalarType>& allowed) {
   for (size_t i = 0; i < layers.size(); ++i) {
     check_dtype(op, Argument(argument, i), layers[i], allowed);
-    check_cpu(op, Argument(argument, i), layers[i], Argument(argument, 0));
+    check_device(op, Argument(argument, i), layers[i], Argument(argument, 0), layers[0]);
     if (layers[i].scalar_type() != layers[0].scalar_type()) {
       refuse(op, Argument(argument, i),
              "dtype " + dtype_name(layers[0].scalar_type()) + " (that of " + Argument(argument, 0).words() + ")",

@@ -1,8 +1,5 @@
-// Registers the CPU kernels: checks, allocation and torch's threads around the raw-pointer API.
-#include <cmath>
-#include <tuple>
-
-#include "tensors.h"
+// Registers the operators on the CPU: the kernels of csrc/cpu on torch's threads.
+#include "register.h"
 
 #define LPS_STRING(x) #x
 #define LPS_EXPANDED_STRING(x) LPS_STRING(x)
@@ -14,359 +11,34 @@ using namespace lps;
 // Read from the file by lps_kernels/backends/native.py before it loads the library.
 [[gnu::used]] const char kVersion[] = "lps-kernels-version=" LPS_EXPANDED_STRING(LPS_VERSION);
 
-DType dtype_of(const Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case ScalarType::Double:
-      return DType::f64;
-    case ScalarType::BFloat16:
-      return DType::bf16;
-    case ScalarType::Half:
-      return DType::f16;
-    default:
-      return DType::f32;
+struct OnCpu {
+  static constexpr bool reads_values = true;
+  static constexpr bool multiplies_16_bit = false;
+
+  static Cpu device(const Tensor&) { return device(); }
+  static Cpu device() {
+    static const Parallel on_torch_threads = [](int64_t count, const Body& body) {
+      torch::stable::parallel_for(0, count, 1, body);
+    };
+    return {selected_kernels(), on_torch_threads};
   }
-}
-
-Tensor empty_as(const Tensor& model) { return torch::stable::new_empty(model, model.sizes()); }
-Tensor empty_bytes(const Tensor& model, int64_t count, ScalarType dtype = ScalarType::Byte) {
-  return torch::stable::new_empty(model, Ints{count}, dtype);
-}
-
-// ---- bits ----
-
-Tensor pack_bits_cpu(const Tensor& x) {
-  check_dtype("pack_bits", "x", x, {ScalarType::Bool});
-  const Tensor source = dense(x), bits = empty_bytes(x, packed_size(x.numel()));
-  pack_bits(cpu(), bytes(source), mutable_bytes(bits), x.numel());
-  return bits;
-}
-
-Tensor unpack_bits_cpu(const Tensor& bits, const Ints& shape) {
-  check_dtype("unpack_bits", "bits", bits, {ScalarType::Byte});
-  const int64_t count = product(shape);
-  if (count < 0)
-    refuse("unpack_bits", "shape", "sizes whose product is at least 0 and fits in 64 bits", list_text(shape));
-  if (bits.dim() != 1 || bits.numel() != packed_size(count)) {
-    refuse("unpack_bits", "bits",
-           "shape [" + text(packed_size(count)) + "] (the bits of shape " + list_text(shape) + ")",
-           list_text(bits.sizes()));
-  }
-  const Tensor source = dense(bits), out = torch::stable::new_empty(bits, shape, ScalarType::Bool);
-  unpack_bits(cpu(), bytes(source), mutable_bytes(out), count);
-  return out;
-}
-
-// ---- compose ----
-
-void check_compose(const char* op, const Tensor& w, const Tensor& mask, const Tensor& w_bar) {
-  check_dtype(op, "w", w, kFloats);
-  check_like(op, "w_bar", w_bar, "w", w);
-  check_cpu(op, "mask", mask, "w");
-  const ScalarType kind = mask.scalar_type();
-  if (kind != w.scalar_type() && kind != ScalarType::Bool && kind != ScalarType::Byte) {
-    refuse(op, "mask", "dtype " + dtype_name(w.scalar_type()) + " (that of w), bool or uint8 (bit-packed)",
-           dtype_name(kind));
-  }
-  if (kind == ScalarType::Byte) {
-    if (mask.dim() != 1 || mask.numel() != packed_size(w.numel())) {
-      refuse(op, "mask",
-             "shape [" + text(packed_size(w.numel())) + "] (one bit for each of " + text(w.numel()) + " weights)",
-             list_text(mask.sizes()));
-    }
-  } else if (!same_shape(mask, w)) {
-    refuse(op, "mask", "shape " + list_text(w.sizes()) + " (that of w)", list_text(mask.sizes()));
-  }
-}
-
-void check_out(const char* op, const char* model_name, const Tensor& model, const Tensor& out,
-               const std::vector<Span>& read) {
-  check_like(op, "out", out, model_name, model);
-  check_contiguous(op, "out", out);
-  std::vector<Span> spans{span_of("out", out, true)};
-  spans.insert(spans.end(), read.begin(), read.end());
-  check_no_overlap(op, spans);
-}
-
-void run_compose(const Tensor& w, const Tensor& mask, const Tensor& w_bar, const Tensor& out) {
-  const MaskKind kind = mask.scalar_type() == ScalarType::Bool   ? MaskKind::boolean
-                        : mask.scalar_type() == ScalarType::Byte ? MaskKind::bits
-                                                                 : MaskKind::values;
-  const Tensor first = dense(w), second = dense(mask), third = dense(w_bar);
-  compose(cpu(), dtype_of(w), kind, first.data_ptr(), second.data_ptr(), third.data_ptr(), out.data_ptr(), w.numel());
-}
-
-Tensor compose_cpu(const Tensor& w, const Tensor& mask, const Tensor& w_bar) {
-  check_compose("compose", w, mask, w_bar);
-  const Tensor out = empty_as(w);
-  run_compose(w, mask, w_bar, out);
-  return out;
-}
-
-void compose_out_cpu(const Tensor& w, const Tensor& mask, const Tensor& w_bar, const Tensor& out) {
-  check_compose("compose_out", w, mask, w_bar);
-  check_out("compose_out", "w", w, out,
-            {span_of("w", w, false), span_of("mask", mask, false), span_of("w_bar", w_bar, false)});
-  run_compose(w, mask, w_bar, out);
-}
-
-void check_compose_owned(const char* op, const Tensor& v, const Tensor& w_bar, const Tensor& owner) {
-  check_dtype(op, "v", v, kFloats);
-  check_like(op, "w_bar", w_bar, "v", v);
-  check_like(op, "owner", owner, "v", v, ScalarType::Byte);
-}
-
-void run_compose_owned(const Tensor& v, const Tensor& w_bar, const Tensor& owner, const Tensor& out) {
-  const Tensor first = dense(v), second = dense(w_bar), third = dense(owner);
-  compose_owned(cpu(), dtype_of(v), first.data_ptr(), second.data_ptr(), bytes(third), out.data_ptr(), v.numel());
-}
-
-Tensor compose_owned_cpu(const Tensor& v, const Tensor& w_bar, const Tensor& owner) {
-  check_compose_owned("compose_owned", v, w_bar, owner);
-  const Tensor out = empty_as(v);
-  run_compose_owned(v, w_bar, owner, out);
-  return out;
-}
-
-void compose_owned_out_cpu(const Tensor& v, const Tensor& w_bar, const Tensor& owner, const Tensor& out) {
-  check_compose_owned("compose_owned_out", v, w_bar, owner);
-  check_out("compose_owned_out", "v", v, out,
-            {span_of("v", v, false), span_of("w_bar", w_bar, false), span_of("owner", owner, false)});
-  run_compose_owned(v, w_bar, owner, out);
-}
-
-// ---- project ----
-
-View view_at(const Ints& views, size_t layer) { return {views[3 * layer], views[3 * layer + 1], views[3 * layer + 2]}; }
-
-void check_views(const char* op, const char* argument, const Ints& views, const Tensors& layers) {
-  if (views.size() != 3 * layers.size()) {
-    refuse(op, argument, text(int64_t(3 * layers.size())) + " ints (A, G, B of each layer)",
-           text(int64_t(views.size())));
-  }
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const View view = view_at(views, i);
-    if (product(Ints{view.a, view.g, view.b}) != layers[i].numel()) {
-      refuse(op, {argument, i},
-             "A * G * B = " + text(layers[i].numel()) + " (the weights of layer " + text(int64_t(i)) + ")",
-             list_text(Ints{view.a, view.g, view.b}));
-    }
-  }
-}
-
-struct Scope {
-  Score score;
-  Region region;
 };
-
-Scope check_region(const char* op, const Tensors& x, const Tensors& owner, const Ints& views, const std::string& score,
-                   const std::string& region) {
-  enum class Named { magnitude, l2, signed_value, half };
-  const Named named = check_choice<Named>(op, "score", score, {"magnitude", "l2", "signed", "half"});
-  const Region where = check_choice<Region>(op, "region", region, {"all", "free", "owned"});
-  check_layers(op, "x", x, kFloats);
-  if (where != Region::all) {
-    check_companions(op, "owner", owner, "x", x, ScalarType::Byte);
-  } else if (!owner.empty()) {
-    refuse(op, "owner", "0 tensors (region is all)", text(int64_t(owner.size())));
-  }
-  check_views(op, "views", views, x);
-  for (size_t i = 0; i < x.size() && (named == Named::magnitude || named == Named::signed_value); ++i) {
-    const View view = view_at(views, i);
-    if (view.size() != 0 && !view.single()) {
-      refuse(op, {"views", i}, "groups of one weight for score " + score + " (l2 and half take any)",
-             list_text(Ints{view.a, view.g, view.b}));
-    }
-  }
-  return {named == Named::magnitude || named == Named::l2 ? Score::l2 : Score::half, where};
-}
-
-[[noreturn]] void refuse_keep(const char* op, const char* argument, const Shortfall& shortfall, int64_t keep) {
-  const char* kind = shortfall.region == Region::all ? "" : shortfall.region == Region::free ? "free " : "owned ";
-  refuse(op, {argument, shortfall.layer},
-         "between 0 and " + text(shortfall.available) + " (the " + kind + "groups of layer " +
-             text(int64_t(shortfall.layer)) + ")",
-         text(keep));
-}
-
-Tensors group_scores_cpu(const Tensors& x, const Tensors& owner, const Ints& views, const std::string& score,
-                         const std::string& region) {
-  const Scope scope = check_region("group_scores", x, owner, views, score, region);
-  const Tensors values = dense(x), owners = dense(owner);
-  Tensors scores;
-  std::vector<ScoreLayer> layers;
-  for (size_t i = 0; i < x.size(); ++i) {
-    const View view = view_at(views, i);
-    scores.push_back(empty_bytes(x[i], view.g, ScalarType::Double));
-    layers.push_back({values[i].data_ptr(), owners.empty() ? nullptr : bytes(owners[i]), view,
-                      static_cast<double*>(scores[i].data_ptr())});
-  }
-  if (!x.empty()) group_scores(cpu(), dtype_of(x[0]), scope.score, scope.region, layers);
-  return scores;
-}
-
-std::tuple<Tensors, Tensors> project_cpu(const Tensors& x, const Tensors& owner, const Ints& keep, const Ints& views,
-                                         const std::string& score, const std::string& region,
-                                         const std::string& output) {
-  const Scope scope = check_region("project", x, owner, views, score, region);
-  const Output wanted = check_choice<Output>("project", "output", output, {"values", "mask"});
-  check_length("project", "keep", keep.size(), x.size(), "counts");
-  const Tensors values = dense(x), owners = dense(owner);
-  Tensors projected, kept;
-  std::vector<ProjectLayer> layers;
-  for (size_t i = 0; i < x.size(); ++i) {
-    projected.push_back(empty_as(x[i]));
-    kept.push_back(empty_bytes(x[i], packed_size(x[i].numel())));
-    layers.push_back({values[i].data_ptr(), owners.empty() ? nullptr : bytes(owners[i]), view_at(views, i), keep[i],
-                      projected[i].data_ptr(), mutable_bytes(kept[i])});
-  }
-  if (!x.empty()) {
-    const auto shortfall = project(cpu(), dtype_of(x[0]), scope.score, scope.region, wanted, layers);
-    if (shortfall) refuse_keep("project", "keep", *shortfall, keep[shortfall->layer]);
-  }
-  return {projected, kept};
-}
-
-// ---- ADMM update ----
-
-void admm_update_cpu(const Tensors& v, const Tensors& centre, const Tensors& owner, const Ints& keep_free,
-                     const Ints& keep_owned, const Ints& views, const Ints& sharing_views, bool fresh) {
-  const char* op = "admm_update_";
-  check_layers(op, "v", v, kStateFloats);
-  check_companions(op, "centre", centre, "v", v);
-  check_companions(op, "owner", owner, "v", v, ScalarType::Byte);
-  check_length(op, "keep_free", keep_free.size(), v.size(), "counts");
-  check_length(op, "keep_owned", keep_owned.size(), v.size(), "counts");
-  check_views(op, "views", views, v);
-  check_views(op, "sharing_views", sharing_views, v);
-  for (size_t i = 0; i < v.size(); ++i) check_contiguous(op, {"centre", i}, centre[i]);
-  for (size_t i = 0; i < v.size(); ++i) check_contiguous(op, {"owner", i}, owner[i]);
-  std::vector<Span> spans;
-  add_spans(spans, "centre", centre, true);
-  add_spans(spans, "owner", owner, true);
-  add_spans(spans, "v", v, false);
-  check_no_overlap(op, spans);
-  const Tensors values = dense(v);
-  std::vector<AdmmLayer> layers;
-  for (size_t i = 0; i < v.size(); ++i) {
-    layers.push_back({values[i].data_ptr(), centre[i].data_ptr(), mutable_bytes(owner[i]), view_at(views, i),
-                      view_at(sharing_views, i), keep_free[i], keep_owned[i]});
-  }
-  if (v.empty()) return;
-  const auto shortfall = admm_update(cpu(), dtype_of(v[0]), fresh, layers);
-  if (!shortfall) return;
-  const bool free = shortfall->region == Region::free;
-  refuse_keep(op, free ? "keep_free" : "keep_owned", *shortfall, (free ? keep_free : keep_owned)[shortfall->layer]);
-}
-
-// ---- optimiser step ----
-
-void check_at_least_zero(const char* op, const char* argument, double x) {
-  if (!(x >= 0)) refuse(op, argument, "at least 0", text(x));
-}
-
-void check_centre(const char* op, const Tensors& v, const Tensors& centre, double rho, double tau) {
-  if (!centre.empty()) {
-    check_companions(op, "centre", centre, "v", v);
-  } else if (rho != 0 || tau != 0) {
-    refuse(op, "centre", text(int64_t(v.size())) + " tensors (one a layer; none only where rho and tau are 0)", "0");
-  }
-  check_at_least_zero(op, "rho", rho);
-  check_at_least_zero(op, "tau", tau);
-}
-
-Moves check_moves(const char* op, const std::string& moves) {
-  return check_choice<Moves>(op, "moves", moves, {"free", "all", "kept"});
-}
-
-void proximal_adam_cpu(const Tensors& effective, const Tensors& grad, const Tensors& v, const Tensors& w_bar,
-                       const Tensors& centre, const Tensors& owner, const Tensors& exp_avg, const Tensors& exp_avg_sq,
-                       const std::string& moves, int64_t step, double lr, double beta1, double beta2, double eps,
-                       double rho, double tau) {
-  const char* op = "proximal_adam_";
-  const Moves moving = check_moves(op, moves);
-  check_layers(op, "v", v, kStateFloats);
-  check_companions(op, "effective", effective, "v", v);
-  check_companions(op, "grad", grad, "v", v);
-  check_companions(op, "w_bar", w_bar, "v", v);
-  check_companions(op, "owner", owner, "v", v, ScalarType::Byte);
-  check_companions(op, "exp_avg", exp_avg, "v", v);
-  check_companions(op, "exp_avg_sq", exp_avg_sq, "v", v);
-  check_centre(op, v, centre, rho, tau);
-  if (step < 1) refuse(op, "step", "at least 1", text(step));
-  if (!(beta1 >= 0 && beta1 < 1)) refuse(op, "beta1", "at least 0 and below 1", text(beta1));
-  if (!(beta2 >= 0 && beta2 < 1)) refuse(op, "beta2", "at least 0 and below 1", text(beta2));
-  std::vector<Span> spans;
-  const std::pair<const char*, const Tensors*> written[] = {
-      {"effective", &effective}, {"v", &v}, {"exp_avg", &exp_avg}, {"exp_avg_sq", &exp_avg_sq}};
-  for (const auto& [name, tensors] : written) {
-    for (size_t i = 0; i < tensors->size(); ++i) check_contiguous(op, {name, i}, (*tensors)[i]);
-    add_spans(spans, name, *tensors, true);
-  }
-  add_spans(spans, "grad", grad, false);
-  add_spans(spans, "w_bar", w_bar, false);
-  add_spans(spans, "centre", centre, false);
-  add_spans(spans, "owner", owner, false);
-  check_no_overlap(op, spans);
-  const Tensors grads = dense(grad), w_bars = dense(w_bar), centres = dense(centre), owners = dense(owner);
-  std::vector<StepLayer> layers;
-  for (size_t i = 0; i < v.size(); ++i) {
-    layers.push_back({effective[i].data_ptr(), grads[i].data_ptr(), v[i].data_ptr(), w_bars[i].data_ptr(),
-                      centres.empty() ? nullptr : centres[i].data_ptr(), bytes(owners[i]), exp_avg[i].data_ptr(),
-                      exp_avg_sq[i].data_ptr(), v[i].numel()});
-  }
-  if (v.empty()) return;
-  const AdamScalars scalars{beta1,
-                            beta2,
-                            eps,
-                            rho,
-                            tau,
-                            lr / (1 - std::pow(beta1, static_cast<double>(step))),
-                            1 / std::sqrt(1 - std::pow(beta2, static_cast<double>(step)))};
-  proximal_adam(cpu(), dtype_of(v[0]), moving, scalars, layers);
-}
-
-void proximal_grad_cpu(const Tensors& grad, const Tensors& v, const Tensors& centre, const Tensors& owner,
-                       const std::string& moves, double rho, double tau) {
-  const char* op = "proximal_grad_";
-  const Moves moving = check_moves(op, moves);
-  check_layers(op, "v", v, kStateFloats);
-  check_companions(op, "grad", grad, "v", v);
-  check_companions(op, "owner", owner, "v", v, ScalarType::Byte);
-  check_centre(op, v, centre, rho, tau);
-  for (size_t i = 0; i < grad.size(); ++i) check_contiguous(op, {"grad", i}, grad[i]);
-  std::vector<Span> spans;
-  add_spans(spans, "grad", grad, true);
-  add_spans(spans, "v", v, false);
-  add_spans(spans, "centre", centre, false);
-  add_spans(spans, "owner", owner, false);
-  check_no_overlap(op, spans);
-  const Tensors vs = dense(v), centres = dense(centre), owners = dense(owner);
-  std::vector<GradLayer> layers;
-  for (size_t i = 0; i < v.size(); ++i) {
-    layers.push_back({grad[i].data_ptr(), vs[i].data_ptr(), centres.empty() ? nullptr : centres[i].data_ptr(),
-                      bytes(owners[i]), v[i].numel()});
-  }
-  if (!v.empty()) proximal_grad(cpu(), dtype_of(v[0]), moving, rho, tau, layers);
-}
 
 std::string cpu_isa() { return isa_name(selected_kernels()); }
 
+// The peak that benchmarks compare with, on all of torch's threads.
+int64_t fma_burst_cpu(int64_t steps) { return fma_burst(OnCpu::device(), torch::stable::get_num_threads(), steps); }
+
 }  // namespace
 
-STABLE_TORCH_LIBRARY_FRAGMENT(lps, m) { m.def("_cpu_isa() -> str"); }
-
-STABLE_TORCH_LIBRARY_IMPL(lps, CompositeExplicitAutograd, m) { m.impl("_cpu_isa", TORCH_BOX(&cpu_isa)); }
-
-STABLE_TORCH_LIBRARY_IMPL(lps, CPU, m) {
-  m.impl("pack_bits", TORCH_BOX(&pack_bits_cpu));
-  m.impl("unpack_bits", TORCH_BOX(&unpack_bits_cpu));
-  m.impl("compose", TORCH_BOX(&compose_cpu));
-  m.impl("compose_out", TORCH_BOX(&compose_out_cpu));
-  m.impl("compose_owned", TORCH_BOX(&compose_owned_cpu));
-  m.impl("compose_owned_out", TORCH_BOX(&compose_owned_out_cpu));
-  m.impl("group_scores", TORCH_BOX(&group_scores_cpu));
-  m.impl("project", TORCH_BOX(&project_cpu));
-  m.impl("admm_update_", TORCH_BOX(&admm_update_cpu));
-  m.impl("proximal_adam_", TORCH_BOX(&proximal_adam_cpu));
-  m.impl("proximal_grad_", TORCH_BOX(&proximal_grad_cpu));
+STABLE_TORCH_LIBRARY_FRAGMENT(lps, m) {
+  m.def("_cpu_isa() -> str");
+  m.def("_fma_burst(int steps) -> int");
 }
+
+STABLE_TORCH_LIBRARY_IMPL(lps, CompositeExplicitAutograd, m) {
+  m.impl("_cpu_isa", TORCH_BOX(&cpu_isa));
+  m.impl("_fma_burst", TORCH_BOX(&fma_burst_cpu));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(lps, CPU, m) { register_operators<OnCpu>(m); }

@@ -1,9 +1,11 @@
-// What the registrations share: torch's threads, memory and contiguous tensors.
+// What the operators share: lists, contiguous tensors and their memory.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
+
+#include <optional>
 
 #include "checks.h"
 
@@ -11,13 +13,7 @@ namespace lps {
 
 using Tensors = std::vector<Tensor>;
 using Ints = std::vector<int64_t>;
-
-inline Cpu cpu() {
-  static const Parallel on_torch_threads = [](int64_t count, const Body& body) {
-    torch::stable::parallel_for(0, count, 1, body);
-  };
-  return {selected_kernels(), on_torch_threads};
-}
+using Maybe = std::optional<Tensor>;
 
 inline Tensor dense(const Tensor& tensor) {
   return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);

@@ -26,11 +26,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class BadInput:
-    """One call that must be refused with exactly this ``message``, leaving every argument as it was."""
+    """One call that must be refused with exactly this ``message``, leaving every argument as it was.
+
+    ``reads_values`` is True where only the values of tensors tell: kernels on a GPU do not wait for those, and take them
+    on trust.
+    """
 
     name: str
     args: Args
     message: str
+    reads_values: bool = False
 
 
 @dataclass(frozen=True)

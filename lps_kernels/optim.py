@@ -34,6 +34,10 @@ class ProximalAdam(torch.optim.Optimizer):
     :class:`torch.optim.Adam` (``step``, ``exp_avg``, ``exp_avg_sq`` per parameter), so either loads the other's, as
     long as Adam used no weight decay, AMSGrad or maximisation.
     ``moves``, ``rho`` and ``tau`` are set per phase in ``param_groups[0]``, like the learning rate.
+
+    With ``capturable`` the step counts lie on the device of the layers and the host does not read them, so that a step
+    can be captured in a CUDA graph and replayed. All layers that have a gradient must then have taken the same number
+    of steps. What lies in ``param_groups`` is captured as it is.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class ProximalAdam(torch.optim.Optimizer):
         moves: str = "all",
         rho: float = 0.0,
         tau: float = 0.0,
+        capturable: bool = False,
     ) -> None:
         self.layers = list(layers)
         if lr < 0:
@@ -58,6 +63,7 @@ class ProximalAdam(torch.optim.Optimizer):
             raise ValueError(f"ProximalAdam: moves: expected one of {', '.join(MOVES)}, got {moves}")
         # weight_decay is always 0; it stands here because torch.optim.Adam expects it in a state dict.
         defaults = {"lr": lr, "betas": betas, "eps": eps, "moves": moves, "rho": rho, "tau": tau, "weight_decay": 0}
+        defaults["capturable"] = capturable
         super().__init__([layer.effective for layer in self.layers], defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -94,6 +100,9 @@ class ProximalAdam(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         group = self.param_groups[0]
+        if group["capturable"]:
+            self._capturable_step(group)
+            return loss
         by_step: dict[int, list[Layer]] = {}
         for layer in self.layers:
             if layer.effective.grad is not None:
@@ -104,15 +113,27 @@ class ProximalAdam(torch.optim.Optimizer):
                 self.state[layer.effective]["step"] += 1
         return loss
 
+    def _capturable_step(self, group: dict[str, Any]) -> None:
+        layers = [layer for layer in self.layers if layer.effective.grad is not None]
+        counts = [self._state_of(layer)["step"] for layer in layers]
+        if not layers:
+            return
+        clock = (counts[0] + 1).to(torch.int64).reshape(1)
+        self._step_layers(layers, 1, group, clock)
+        torch._foreach_add_(counts, 1)
+
     def _state_of(self, layer: Layer) -> dict[str, Any]:
         state: dict[str, Any] = self.state[layer.effective]
         if not state:
-            state["step"] = torch.tensor(0.0)
+            capturable = self.param_groups[0]["capturable"]
+            state["step"] = torch.zeros((), device=layer.v.device if capturable else "cpu")
             state["exp_avg"] = torch.zeros_like(layer.v, memory_format=torch.contiguous_format)
             state["exp_avg_sq"] = torch.zeros_like(layer.v, memory_format=torch.contiguous_format)
         return state
 
-    def _step_layers(self, layers: list[Layer], step: int, group: dict[str, Any]) -> None:
+    def _step_layers(
+        self, layers: list[Layer], step: int, group: dict[str, Any], clock: Tensor | None = None
+    ) -> None:
         pulled = group["rho"] != 0 or group["tau"] != 0
         proximal_adam_(
             [layer.effective for layer in layers],
@@ -131,4 +152,5 @@ class ProximalAdam(torch.optim.Optimizer):
             eps=group["eps"],
             rho=group["rho"],
             tau=group["tau"],
+            clock=clock,
         )

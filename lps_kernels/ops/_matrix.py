@@ -9,12 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lps_kernels._checks import STATE_FLOATS, check_device, check_dtype, check_shape, dtype_name, refuse_unless
+from lps_kernels._checks import FLOATS, check_device, check_dtype, check_shape, dtype_name, refuse_unless
 from lps_kernels._registry import Tolerance
 
 # A sum of n products errs by at most n roundings of half a unit of its largest partial sum; the samples sum up to a few
 # hundred products of terms below 16. Kernels, references and cuBLAS-like libraries all take their own order.
-TOLERANCE = Tolerance({torch.float32: 4e-6, torch.float64: 8e-15}, "sums of products in an order of their own")
+# 16-bit floats are multiplied and summed in fp32; the result is rounded once, by a unit in the last place at most.
+TOLERANCE = Tolerance(
+    {torch.float32: 4e-6, torch.float64: 8e-15, torch.bfloat16: 7.9e-3, torch.float16: 9.8e-4},
+    "sums of products in an order of their own",
+)
 
 
 class Convolution(NamedTuple):
@@ -45,13 +49,13 @@ def check_floats(op: str, argument: str, tensor: Tensor, model_name: str, model:
 
 def check_linear_input(op: str, x: Tensor) -> None:
     """A float tensor with the inputs in its last dimension."""
-    check_dtype(op, "x", x, STATE_FLOATS)
+    check_dtype(op, "x", x, FLOATS)
     refuse_unless(x.dim() >= 1, op, "x", "at least 1 dimension", x.dim())
 
 
 def check_conv_input(op: str, x: Tensor, conv: Convolution, groups: int, dimensions: Sequence[int]) -> None:
     """A batch [images, channels, size...] that the kernel fits into; only ungrouped convolutions."""
-    check_dtype(op, "x", x, STATE_FLOATS)
+    check_dtype(op, "x", x, FLOATS)
     dims = x.dim() - 2
     ranks = " or ".join(str(d + 2) for d in dimensions)
     refuse_unless(dims in dimensions, op, "x", f"{ranks} dimensions", x.dim())
@@ -100,13 +104,13 @@ def check_ascending(op: str, argument: str, indices: Tensor | None, limit: int) 
         refuse_unless(False, op, argument, f"ascending indices below {limit}", got)
 
 
-def finish(y: Tensor, bias: Tensor | None, residual: Tensor | None, relu: bool) -> Tensor:
-    """Add the bias of each output (dimension 1) and the residual, then clip at zero."""
+def finish(y: Tensor, bias: Tensor | None, residual: Tensor | None, relu: bool, dtype: torch.dtype) -> Tensor:
+    """Add the bias of each output (dimension 1) and the residual, clip at zero, then round to the dtype."""
     if bias is not None:
         y = y + bias.reshape(-1, *[1] * (y.dim() - 2))
     if residual is not None:
         y = y + residual
-    return (y.relu() if relu else y).contiguous()
+    return (y.relu() if relu else y).to(dtype).contiguous()
 
 
 def skip_zeros(weight: Tensor, x: Tensor) -> Tensor:

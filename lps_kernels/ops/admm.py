@@ -192,11 +192,13 @@ def _bad_inputs() -> Iterator[BadInput]:
         "more than is free",
         call(keep_free=[6, 3]),
         f"{op}: keep_free[1]: expected between 0 and 2 (the free groups of layer 1), got 3",
+        reads_values=True,
     )
     yield BadInput(
         "more than is owned",
         call(keep_owned=[0, 10]),
         f"{op}: keep_owned[1]: expected between 0 and 9 (the owned groups of layer 1), got 10",
+        reads_values=True,
     )
     yield BadInput(
         "sharing view",

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lps_kernels._checks import STATE_FLOATS, check_shape
+from lps_kernels._checks import FLOATS, check_shape
 from lps_kernels._registry import Args, BadInput, Cost, Sample, declare
 from lps_kernels._samples import EDGE_SIZES, Draw, strided
 from lps_kernels.ops._matrix import (
@@ -28,6 +28,7 @@ from lps_kernels.ops._matrix import (
     finish,
     patches,
 )
+from lps_kernels.ops.compose import opmath
 from lps_kernels.ops.linear import some_of
 from lps_kernels.packing import pack_conv, unpack_conv
 
@@ -60,11 +61,11 @@ def _reference(
     check_ascending(op, "columns", columns, inputs)
     check_ascending(op, "rows", rows, outputs)
     height, depth = (limit if i is None else i.numel() for i, limit in ((rows, outputs), (columns, inputs)))
-    met = patches(x, conv)
-    product = unpack_conv(weight, height, depth) @ (met if columns is None else met[:, columns.long()])
+    met = patches(opmath(x), conv)
+    product = opmath(unpack_conv(weight, height, depth)) @ (met if columns is None else met[:, columns.long()])
     if rows is not None:
         product = product.new_zeros(len(x), outputs, product.shape[2]).index_copy_(1, rows.long(), product)
-    return finish(product.reshape(y.shape), bias, residual, relu)
+    return finish(product.reshape(y.shape), bias, residual, relu, x.dtype)
 
 
 def _fake(
@@ -157,10 +158,11 @@ def _bad_inputs(dims: int) -> Iterator[BadInput]:
     index = torch.tensor([0, 3], dtype=torch.int32)
     plain = (None, None, None, None, 5)
 
-    def bad(name: str, args: Args, sentence: str) -> BadInput:
-        return BadInput(name, args, f"{op}: {sentence}")
+    def bad(name: str, args: Args, sentence: str, *, reads_values: bool = False) -> BadInput:
+        return BadInput(name, args, f"{op}: {sentence}", reads_values)
 
-    yield bad("x dtype", (x.int(), weight, *plain, *conv, 1, False), "x: expected dtype float32 or float64, got int32")
+    expected = "x: expected dtype float32, float64, bfloat16 or float16, got int32"
+    yield bad("x dtype", (x.int(), weight, *plain, *conv, 1, False), expected)
     yield bad("x rank", (x[0], weight, *plain, *conv, 1, False), f"x: expected {dims + 2} dimensions, got {dims + 1}")
     expected = "groups: expected 1 (grouped convolutions have no packed form), got 3"
     yield bad("groups", (x, weight, *plain, *conv, 3, False), expected)
@@ -180,9 +182,10 @@ def _bad_inputs(dims: int) -> Iterator[BadInput]:
     yield bad("weight dtype", (x, weight.double(), *plain, *conv, 1, False), expected)
     expected = f"columns: expected ascending indices below {taps}, got {taps} at position 1"
     some = (weight[:10], index + (taps - 3), None, None, None, 5)
-    yield bad("columns", (x, *some, *conv, 1, False), expected)
+    yield bad("columns", (x, *some, *conv, 1, False), expected, reads_values=True)
     expected = "rows: expected ascending indices below 5, got 5 at position 1"
-    yield bad("rows", (x, weight[: 2 * taps], None, index + 2, None, None, 5, *conv, 1, False), expected)
+    unordered = (x, weight[: 2 * taps], None, index + 2, None, None, 5, *conv, 1, False)
+    yield bad("rows", unordered, expected, reads_values=True)
     expected = "bias: expected shape [5] (one for each output), got [4]"
     yield bad("bias", (x, weight, None, None, torch.zeros(4), None, 5, *conv, 1, False), expected)
     expected = f"residual: expected shape {[2, 5, *[4] * dims]} (that of the result), got {[2, 5, *size]}"
@@ -228,7 +231,7 @@ structured_conv1d, structured_conv2d = (
         schema=SCHEMA,
         reference=partial(_reference, dims),
         fake=partial(_fake, dims),
-        dtypes=STATE_FLOATS,
+        dtypes=FLOATS,
         samples=partial(_samples, dims),
         bad_inputs=partial(_bad_inputs, dims),
         tolerance=TOLERANCE,

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from lps_kernels._checks import STATE_FLOATS, check_dtype, check_like, check_shape, refuse_unless
+from lps_kernels._checks import FLOATS, check_dtype, check_like, check_shape, refuse_unless
 from lps_kernels._registry import Args, BadInput, Cost, Sample, declare
 from lps_kernels._samples import EDGE_SIZES, OWNER_TASK, Draw, strided
 from lps_kernels.ops._matrix import (
@@ -26,6 +26,7 @@ from lps_kernels.ops._matrix import (
     finish,
 )
 from lps_kernels.ops.bits import pack_reference, packed_size, unpack_reference
+from lps_kernels.ops.compose import opmath
 from lps_kernels.packing import PANEL, pack_linear, unpack_linear
 
 BATCH = 128  # examples of a benchmark call
@@ -44,12 +45,12 @@ def structured_linear_reference(
     y = _structured_fake(x, weight, columns, rows, bias, outputs, relu)
     check_ascending("structured_linear", "columns", columns, x.shape[-1])
     check_ascending("structured_linear", "rows", rows, outputs)
-    matrix = unpack_linear(weight, outputs if rows is None else rows.numel())
-    read = x.flatten(0, -2) if x.dim() > 1 else x[None]
+    matrix = opmath(unpack_linear(weight, outputs if rows is None else rows.numel()))
+    read = opmath(x.flatten(0, -2) if x.dim() > 1 else x[None])
     product = (read if columns is None else read[:, columns.long()]) @ matrix.t()
     if rows is not None:
         product = product.new_zeros(len(read), outputs).index_copy_(1, rows.long(), product)
-    return finish(product, bias, None, relu).reshape(y.shape)
+    return finish(product, bias, None, relu, x.dtype).reshape(y.shape)
 
 
 def _structured_fake(
@@ -78,8 +79,9 @@ def masked_linear_reference(
     """``x @ W.T`` plus bias, ReLU, with ``W = w_bar`` where the task owns it or its bit is set, else 0."""
     y = _masked_fake(x, w_bar, owner, bits, task, bias, relu)
     selected = unpack_reference(bits, w_bar.shape) | ((owner & OWNER_TASK) == task)
-    read = x.flatten(0, -2) if x.dim() > 1 else x[None]
-    return finish(read @ torch.where(selected, w_bar, 0).t(), bias, None, relu).reshape(y.shape)
+    read = opmath(x.flatten(0, -2) if x.dim() > 1 else x[None])
+    product = read @ opmath(torch.where(selected, w_bar, 0)).t()
+    return finish(product, bias, None, relu, x.dtype).reshape(y.shape)
 
 
 def _masked_fake(
@@ -150,7 +152,7 @@ def _structured_bad_inputs() -> Iterator[BadInput]:
     yield BadInput(
         "x dtype",
         (x.int(), weight, None, None, None, 7, False),
-        f"{op}: x: expected dtype float32 or float64, got int32",
+        f"{op}: x: expected dtype float32, float64, bfloat16 or float16, got int32",
     )
     yield BadInput(
         "scalar",
@@ -179,16 +181,19 @@ def _structured_bad_inputs() -> Iterator[BadInput]:
         "columns beyond",
         (x, some, index + 2, None, None, 7, False),
         f"{op}: columns: expected ascending indices below 5, got 5 at position 1",
+        reads_values=True,
     )
     yield BadInput(
         "rows order",
         (x, weight, None, index.flip(0), None, 7, False),
         f"{op}: rows: expected ascending indices below 7, got 0 at position 1",
+        reads_values=True,
     )
     yield BadInput(
         "rows negative",
         (x, weight, None, index - 1, None, 7, False),
         f"{op}: rows: expected ascending indices below 7, got -1 at position 0",
+        reads_values=True,
     )
     yield BadInput(
         "bias",
@@ -243,8 +248,8 @@ def _masked_bad_inputs() -> Iterator[BadInput]:
     x, w_bar, owner, bits = torch.zeros(2, 5), torch.zeros(7, 5), torch.zeros(7, 5).byte(), torch.zeros(5).byte()
     yield BadInput(
         "x dtype",
-        (x.half(), w_bar, owner, bits, 1, None, False),
-        f"{op}: x: expected dtype float32 or float64, got float16",
+        (x.int(), w_bar, owner, bits, 1, None, False),
+        f"{op}: x: expected dtype float32, float64, bfloat16 or float16, got int32",
     )
     yield BadInput(
         "w_bar rank", (x, w_bar[0], owner, bits, 1, None, False), f"{op}: w_bar: expected 2 dimensions, got 1"
@@ -334,7 +339,7 @@ structured_linear = declare(
     schema="(Tensor x, Tensor weight, Tensor? columns, Tensor? rows, Tensor? bias, int outputs, bool relu) -> Tensor",
     reference=structured_linear_reference,
     fake=_structured_fake,
-    dtypes=STATE_FLOATS,
+    dtypes=FLOATS,
     samples=_structured_samples,
     bad_inputs=_structured_bad_inputs,
     tolerance=TOLERANCE,
@@ -347,7 +352,7 @@ masked_linear = declare(
     schema="(Tensor x, Tensor w_bar, Tensor owner, Tensor bits, int task, Tensor? bias, bool relu) -> Tensor",
     reference=masked_linear_reference,
     fake=_masked_fake,
-    dtypes=STATE_FLOATS,
+    dtypes=FLOATS,
     samples=_masked_samples,
     bad_inputs=_masked_bad_inputs,
     tolerance=TOLERANCE,

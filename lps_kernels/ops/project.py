@@ -169,11 +169,13 @@ def _project_bad_inputs() -> Iterator[BadInput]:
         "more than is free",
         (x, owner, [3, 0], columns, "l2", "free", "values"),
         f"{op}: keep[0]: expected between 0 and 2 (the free groups of layer 0), got 3",
+        reads_values=True,
     )
     yield BadInput(
         "more than is owned",
         ([x[0].view(-1)], [owner[0].view(-1)], [17], [1, 24, 1], "signed", "owned", "mask"),
         f"{op}: keep[0]: expected between 0 and 16 (the owned groups of layer 0), got 17",
+        reads_values=True,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lps_kernels._checks import STATE_FLOATS, check_device, check_dtype, check_shape, refuse_unless
+from lps_kernels._checks import FLOATS, check_device, check_dtype, check_shape, refuse_unless
 from lps_kernels._registry import Args, BadInput, Cost, Sample, declare
 from lps_kernels._samples import EDGE_SIZES, Draw, strided
 from lps_kernels.ops._matrix import (
@@ -26,6 +26,7 @@ from lps_kernels.ops._matrix import (
     patches,
     skip_zeros,
 )
+from lps_kernels.ops.compose import opmath
 from lps_kernels.ops.convolution import conv_cases, workload_inputs
 from lps_kernels.ops.linear import BATCH
 from lps_kernels.packing import SPARSE_DEPTH, SPARSE_ROWS, SPARSE_SLACK, SparseWeight, pack_sparse, unpack_sparse
@@ -45,9 +46,9 @@ def sparse_linear_reference(
     y = _linear_fake(x, values, bits, targets, offsets, bias, outputs, relu)
     packed, inputs = SparseWeight(values, bits, targets, offsets), x.shape[-1]
     _check_offsets("sparse_linear", packed)
-    read = x.flatten(0, -2) if x.dim() > 1 else x[None]
-    product = skip_zeros(unpack_sparse(packed, outputs, inputs), read)
-    return finish(product, bias, None, relu).reshape(y.shape)
+    read = opmath(x.flatten(0, -2) if x.dim() > 1 else x[None])
+    product = skip_zeros(opmath(unpack_sparse(packed, outputs, inputs)), read)
+    return finish(product, bias, None, relu, x.dtype).reshape(y.shape)
 
 
 def _linear_fake(
@@ -89,10 +90,10 @@ def sparse_conv_reference(
     y = _conv_fake(x, values, bits, targets, offsets, bias, residual, outputs, *conv, groups, relu)
     packed, inputs = SparseWeight(values, bits, targets, offsets), x.shape[1] * conv.taps
     _check_offsets("sparse_conv", packed)
-    met = patches(x, conv).transpose(1, 2)
-    product = skip_zeros(unpack_sparse(packed, outputs, inputs), met.flatten(0, 1))
+    met = patches(opmath(x), conv).transpose(1, 2)
+    product = skip_zeros(opmath(unpack_sparse(packed, outputs, inputs)), met.flatten(0, 1))
     product = product.reshape(len(x), met.shape[1], outputs).transpose(1, 2)
-    return finish(product.reshape(y.shape), bias, residual, relu)
+    return finish(product.reshape(y.shape), bias, residual, relu, x.dtype)
 
 
 def _conv_fake(
@@ -180,7 +181,7 @@ def _linear_bad_inputs() -> Iterator[BadInput]:
     values, bits, targets, offsets = packed
     rest = (None, 7, False)
     why = "7 rows and 5 columns, packed"
-    yield BadInput("x dtype", (x.int(), *packed, *rest), f"{op}: x: expected dtype float32 or float64, got int32")
+    yield BadInput("x dtype", (x.int(), *packed, *rest), f"{op}: x: expected dtype float32, float64, bfloat16 or float16, got int32")
     yield BadInput(
         "values dtype",
         (x, values.double(), bits, targets, offsets, *rest),
@@ -210,6 +211,7 @@ def _linear_bad_inputs() -> Iterator[BadInput]:
         "offset",
         (x, values, bits, targets, offsets + 36, *rest),
         f"{op}: offsets: expected offsets from 0 to 35 in ascending order, got 36 at position 0",
+        reads_values=True,
     )
     yield BadInput(
         "bias",
@@ -312,7 +314,7 @@ sparse_linear = declare(
     "bool relu) -> Tensor",
     reference=sparse_linear_reference,
     fake=_linear_fake,
-    dtypes=STATE_FLOATS,
+    dtypes=FLOATS,
     samples=_linear_samples,
     bad_inputs=_linear_bad_inputs,
     tolerance=TOLERANCE,
@@ -326,7 +328,7 @@ sparse_conv = declare(
     "int outputs, int[] kernel, int[] stride, int[] padding, int[] dilation, int groups, bool relu) -> Tensor",
     reference=sparse_conv_reference,
     fake=_conv_fake,
-    dtypes=STATE_FLOATS,
+    dtypes=FLOATS,
     samples=_conv_samples,
     bad_inputs=_conv_bad_inputs,
     tolerance=TOLERANCE,

@@ -19,7 +19,16 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from lps_kernels._checks import STATE_FLOATS, check_choice, check_contiguous, check_no_overlap, refuse_unless
+from lps_kernels._checks import (
+    STATE_FLOATS,
+    check_choice,
+    check_contiguous,
+    check_device,
+    check_dtype,
+    check_no_overlap,
+    check_shape,
+    refuse_unless,
+)
 from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, declare
 from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, OWNER_KEPT, Draw, strided
 from lps_kernels.ops.compose import free_coordinates
@@ -60,12 +69,15 @@ def _adam_reference(
     eps: float,
     rho: float,
     tau: float,
+    clock: Tensor | None = None,
 ) -> None:
     """One layer after the other; see the module's text for the formulas."""
     op = "proximal_adam_"
-    _check_adam(
-        effective, grad, v, w_bar, centre, owner, exp_avg, exp_avg_sq, moves, step, lr, beta1, beta2, eps, rho, tau
-    )
+    lists = (effective, grad, v, w_bar, centre, owner, exp_avg, exp_avg_sq)
+    _check_adam(*lists, moves, step, lr, beta1, beta2, eps, rho, tau, clock)
+    if clock is not None:
+        step = int(clock)
+        refuse_unless(step >= 1, op, "clock", "at least 1", step)
     written = _named(effective=effective, v=v, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
     for name, tensor in written:
         check_contiguous(op, name, tensor)
@@ -142,6 +154,7 @@ def _check_adam(
     eps: float,
     rho: float,
     tau: float,
+    clock: Tensor | None = None,
 ) -> None:
     op = "proximal_adam_"
     check_choice(op, "moves", moves, MOVES)
@@ -156,6 +169,11 @@ def _check_adam(
     refuse_unless(step >= 1, op, "step", "at least 1", step)
     refuse_unless(0 <= beta1 < 1, op, "beta1", "at least 0 and below 1", beta1)
     refuse_unless(0 <= beta2 < 1, op, "beta2", "at least 0 and below 1", beta2)
+    if clock is not None:
+        if v:
+            check_device(op, "clock", clock, "v[0]", v[0])
+        check_dtype(op, "clock", clock, (torch.int64,))
+        check_shape(op, "clock", clock, [1], "the number of the step")
 
 
 def _check_grad(
@@ -189,7 +207,7 @@ def _state(draw: Draw, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, fr
 
 def _adam_samples(dtype: torch.dtype) -> Iterator[Sample]:
     draw = Draw()
-    scalars = (3, 1e-3, 0.9, 0.999, 1e-8, 1e-2, 3e-2)
+    scalars = (3, 1e-3, 0.9, 0.999, 1e-8, 1e-2, 3e-2, None)
     edge = [(size,) for size in EDGE_SIZES]
     for moves in MOVES:
         yield Sample(f"{moves} move", (*_state(draw, edge, dtype), moves, *scalars))
@@ -197,12 +215,14 @@ def _adam_samples(dtype: torch.dtype) -> Iterator[Sample]:
         yield Sample(name, (*_state(draw, [(33,), (5, 3, 3)], dtype, free), "all", *scalars))
     yield Sample("large", (*_state(draw, [(LARGE_SIZE,), (3, 5)], dtype), "all", *scalars))
     effective, grad, v, w_bar, _, owner, mean, square = _state(draw, [(33,), (9, 7)], dtype)
-    first = (1, 1e-3, 0.9, 0.999, 1e-8, 0.0, 0.0)
+    first = (1, 1e-3, 0.9, 0.999, 1e-8, 0.0, 0.0, None)
     yield Sample("no proximal term", (effective, grad, v, w_bar, [], owner, mean, square, "free", *first))
     state = _state(draw, [(33,)], dtype)
     state[1][0][::3] = float("nan")
     state[2][0][::5] = float("inf")
     yield Sample("NaN and Inf", (*state, "kept", *scalars))
+    clock = torch.tensor([7])
+    yield Sample("number of the step in a tensor", (*_state(draw, [(33,), (9, 7)], dtype), "all", *scalars[:-1], clock))
     state = _state(draw, [(9, 7)], dtype)
     for index in (1, 3, 4, 5):
         state[index] = [strided(state[index][0])]
@@ -236,7 +256,7 @@ def _adam_bad_inputs() -> Iterator[BadInput]:
     def call(**changes: object) -> Args:
         state = dict(zip(_ADAM_LISTS, _state(Draw(), shapes, torch.float32), strict=True))
         scalars: dict[str, object] = {"moves": "all", "step": 1, "lr": 1e-3, "beta1": 0.9, "beta2": 0.999}
-        scalars |= {"eps": 1e-8, "rho": 0.5, "tau": 0.5}
+        scalars |= {"eps": 1e-8, "rho": 0.5, "tau": 0.5, "clock": None}
         return tuple((state | scalars | changes).values())
 
     def layers(dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -269,6 +289,20 @@ def _adam_bad_inputs() -> Iterator[BadInput]:
     yield BadInput("rho", call(rho=-0.5), f"{op}: rho: expected at least 0, got -0.5")
     yield BadInput("tau", call(tau=-0.5), f"{op}: tau: expected at least 0, got -0.5")
     yield BadInput(
+        "clock dtype", call(clock=torch.tensor([1.0])), f"{op}: clock: expected dtype int64, got float32"
+    )
+    yield BadInput(
+        "clock shape",
+        call(clock=torch.tensor(1)),
+        f"{op}: clock: expected shape [1] (the number of the step), got []",
+    )
+    yield BadInput(
+        "clock before the first step",
+        call(clock=torch.tensor([0])),
+        f"{op}: clock: expected at least 1, got 0",
+        reads_values=True,
+    )
+    yield BadInput(
         "effective strides",
         call(effective=[torch.ones(4, 6), torch.ones(5, 3).T]),
         f"{op}: effective[1]: expected a contiguous tensor, got strides [1, 3]",
@@ -285,7 +319,7 @@ def _adam_bad_inputs() -> Iterator[BadInput]:
     state[5] = [torch.zeros(4, 6, dtype=torch.uint8)] * 2
     yield BadInput(
         "one layer twice",
-        (*state, "all", 1, 1e-3, 0.9, 0.999, 1e-8, 0.5, 0.5),
+        (*state, "all", 1, 1e-3, 0.9, 0.999, 1e-8, 0.5, 0.5, None),
         f"{op}: v[1]: expected memory apart from v[0], got overlapping memory",
     )
 
@@ -342,7 +376,7 @@ def _grad_cost(
 
 
 def _adam_workload(shapes: Sequence[tuple[int, ...]]) -> list[Args]:
-    return [(*_state(Draw(), shapes, torch.float32, 0.7), "all", 3, 1e-3, 0.9, 0.999, 1e-8, 1e-3, 1e-3)]
+    return [(*_state(Draw(), shapes, torch.float32, 0.7), "all", 3, 1e-3, 0.9, 0.999, 1e-8, 1e-3, 1e-3, None)]
 
 
 def _grad_workload(shapes: Sequence[tuple[int, ...]]) -> list[Args]:
@@ -354,7 +388,7 @@ _proximal_adam_ = declare(
     "proximal_adam_",
     schema="(Tensor(a!)[] effective, Tensor[] grad, Tensor(b!)[] v, Tensor[] w_bar, Tensor[] centre, Tensor[] owner, "
     "Tensor(c!)[] exp_avg, Tensor(d!)[] exp_avg_sq, str moves, int step, float lr, float beta1, float beta2, "
-    "float eps, float rho, float tau) -> ()",
+    "float eps, float rho, float tau, Tensor? clock=None) -> ()",
     reference=_adam_reference,
     fake=_check_adam,
     mutates=("effective", "v", "exp_avg", "exp_avg_sq"),
@@ -399,10 +433,13 @@ def proximal_adam_(
     eps: float,
     rho: float = 0.0,
     tau: float = 0.0,
+    clock: Tensor | None = None,
 ) -> None:
     """One masked proximal Adam step over all layers; ``step`` counts from 1.
 
-    ``grad`` is the gradient of the effective weight. ``centre`` may be empty where ``rho`` and ``tau`` are 0.
+    ``grad`` is the gradient of the effective weight. ``centre`` may be empty where ``rho`` and ``tau`` are 0. With
+    ``clock``, an int64 tensor of one element on the device of the layers, the step's number is read from there when the
+    kernel runs: a step that was captured in a CUDA graph can then be replayed.
     """
     _proximal_adam_(
         list(effective),
@@ -421,6 +458,7 @@ def proximal_adam_(
         eps,
         rho,
         tau,
+        clock,
     )
 
 

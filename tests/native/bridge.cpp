@@ -208,8 +208,10 @@ PYBIND11_MODULE(lps_bridge, m) {
       .def_property_readonly("size", &Buffer::size);
   def_runner(m);
   py::class_<lps::AdamScalars>(m, "AdamScalars")
-      .def(py::init<double, double, double, double, double, double, double>(), py::arg("beta1"), py::arg("beta2"),
-           py::arg("eps"), py::arg("rho"), py::arg("tau"), py::arg("step_size"), py::arg("inverse_root"));
+      .def(py::init([](double beta1, double beta2, double eps, double rho, double tau, double step_size,
+                       double inverse_root, Address clock, double lr) {
+        return lps::AdamScalars{beta1, beta2, eps, rho, tau, step_size, inverse_root, at<const int64_t>(clock), lr};
+      }));
 
   m.def("compose", [](const Runner& runner, DType dtype, MaskKind kind, Address w, Address mask, Address w_bar,
                       Address out, int64_t count) {

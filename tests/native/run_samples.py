@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from lps_kernels._registry import REGISTRY
+from tests.helpers import raw_cpu_dtypes
 from tests.native.adaptors import ADAPTORS, Native
 from tests.native.build import load
 
@@ -20,7 +21,7 @@ def main() -> None:
     for isa in bridge.isas():
         ways = Native(bridge, isa), Native(bridge, isa, threads=2, grain=1, shifted=True)
         for op in REGISTRY.values():
-            for dtype in op.dtypes:
+            for dtype in raw_cpu_dtypes(op):
                 for sample in op.samples(dtype):
                     for native in ways:
                         ADAPTORS[op.name](native, *sample.args)

@@ -1,21 +1,37 @@
-// Registers the CPU kernels of inference: checks, allocation and torch's threads around the raw-pointer API.
+// The operators of inference for any device; see operators.h.
+#pragma once
+
 #include <optional>
 
 #include "tensors.h"
 
-namespace {
+namespace lps {
 
-using namespace lps;
-using Maybe = std::optional<Tensor>;
-
-// Calls f with a null pointer of the tensor's type, float or double.
-template <class F>
+// Calls f with a null pointer of the tensor's type.
+template <class Target, class F>
 void with_type(const Tensor& x, F&& f) {
-  if (x.scalar_type() == ScalarType::Double) {
-    f(static_cast<double*>(nullptr));
-  } else {
-    f(static_cast<float*>(nullptr));
+  const ScalarType dtype = x.scalar_type();
+  if (dtype == ScalarType::Double) return f(static_cast<double*>(nullptr));
+  if constexpr (Target::multiplies_16_bit) {
+    if (dtype == ScalarType::Half) return f(static_cast<f16*>(nullptr));
+    if (dtype == ScalarType::BFloat16) return f(static_cast<bf16*>(nullptr));
   }
+  f(static_cast<float*>(nullptr));
+}
+
+// Contiguous floats in a dtype that the target multiplies: 16-bit ones are widened where it has no products of them.
+template <class Target>
+Tensor factors(const Tensor& x) {
+  const bool narrow = x.scalar_type() == ScalarType::Half || x.scalar_type() == ScalarType::BFloat16;
+  return dense(narrow && !Target::multiplies_16_bit ? torch::stable::to(x, ScalarType::Float) : x);
+}
+template <class Target>
+Maybe factors(const Maybe& x) {
+  return x ? Maybe(factors<Target>(*x)) : std::nullopt;
+}
+// The result in the dtype of the operator's input, rounded once.
+inline Tensor rounded(const Tensor& y, const Tensor& x) {
+  return y.scalar_type() == x.scalar_type() ? y : torch::stable::to(y, x.scalar_type());
 }
 
 template <class T>
@@ -27,34 +43,34 @@ const T* pointer(const Maybe& tensor) {
   return tensor ? pointer<T>(*tensor) : nullptr;
 }
 // Indices that are given but none have an address all the same: none at all means every row or column.
-const int32_t* indices_of(const Maybe& tensor) {
+inline const int32_t* indices_of(const Maybe& tensor) {
   static const int32_t none = 0;
   return !tensor ? nullptr : tensor->numel() == 0 ? &none : pointer<int32_t>(*tensor);
 }
-Maybe dense_if(const Maybe& tensor) { return tensor ? Maybe(dense(*tensor)) : std::nullopt; }
+inline Maybe dense_if(const Maybe& tensor) { return tensor ? Maybe(dense(*tensor)) : std::nullopt; }
 
 // ---- checks, in the words and order of lps_kernels/ops/_matrix.py ----
 
-void check_shape(const char* op, const char* argument, const Tensor& tensor, const Ints& shape,
-                 const std::string& why) {
+inline void check_shape(const char* op, const char* argument, const Tensor& tensor, const Ints& shape,
+                        const std::string& why) {
   const auto sizes = tensor.sizes();
   if (sizes.size() == shape.size() && std::equal(sizes.begin(), sizes.end(), shape.begin())) return;
   refuse(op, argument, "shape " + list_text(shape) + " (" + why + ")", list_text(sizes));
 }
 
-void check_floats(const char* op, const char* argument, const Tensor& tensor, const Tensor& x) {
-  check_cpu(op, argument, tensor, "x");
+inline void check_floats(const char* op, const char* argument, const Tensor& tensor, const Tensor& x) {
+  check_device(op, argument, tensor, "x", x);
   if (tensor.scalar_type() == x.scalar_type()) return;
   refuse(op, argument, "dtype " + dtype_name(x.scalar_type()) + " (that of x)", dtype_name(tensor.scalar_type()));
 }
 
-void check_linear_input(const char* op, const Tensor& x) {
-  check_dtype(op, "x", x, kStateFloats);
+inline void check_linear_input(const char* op, const Tensor& x) {
+  check_dtype(op, "x", x, kFloats);
   if (x.dim() < 1) refuse(op, "x", "at least 1 dimension", "0");
 }
 
-void check_finish(const char* op, const Tensor& x, int64_t outputs, const Maybe& bias, const Maybe& residual,
-                  const Ints& result) {
+inline void check_finish(const char* op, const Tensor& x, int64_t outputs, const Maybe& bias, const Maybe& residual,
+                         const Ints& result) {
   if (outputs < 0) refuse(op, "outputs", "at least 0", text(outputs));
   if (bias) {
     check_floats(op, "bias", *bias, x);
@@ -66,16 +82,18 @@ void check_finish(const char* op, const Tensor& x, int64_t outputs, const Maybe&
   }
 }
 
-int64_t check_indices(const char* op, const char* argument, const Maybe& indices, int64_t limit) {
+inline int64_t check_indices(const char* op, const char* argument, const Maybe& indices, const Tensor& x,
+                             int64_t limit) {
   if (!indices) return limit;
-  check_cpu(op, argument, *indices, "x");
+  check_device(op, argument, *indices, "x", x);
   check_dtype(op, argument, *indices, {ScalarType::Int});
   if (indices->dim() != 1) refuse(op, argument, "1 dimension", text(indices->dim()));
   return indices->numel();
 }
 
+template <class Target>
 void check_ascending(const char* op, const char* argument, const Maybe& indices, int64_t limit) {
-  if (!indices) return;
+  if (!indices || !Target::reads_values) return;
   const int32_t* values = pointer<int32_t>(*indices);
   int64_t before = -1;
   for (int64_t at = 0; at < indices->numel(); ++at) {
@@ -88,13 +106,13 @@ void check_ascending(const char* op, const char* argument, const Maybe& indices,
 }
 
 // x as a matrix: how many rows its last dimension is repeated for.
-int64_t batch_of(const Tensor& x) {
+inline int64_t batch_of(const Tensor& x) {
   int64_t batch = 1;
   for (int64_t d = 0; d + 1 < x.dim(); ++d) batch *= x.size(d);
   return batch;
 }
 
-Tensor linear_result(const Tensor& x, int64_t outputs) {
+inline Tensor linear_result(const Tensor& x, int64_t outputs) {
   Ints shape(x.sizes().begin(), x.sizes().end());
   shape.back() = outputs;
   return torch::stable::new_empty(x, shape);
@@ -102,34 +120,36 @@ Tensor linear_result(const Tensor& x, int64_t outputs) {
 
 // ---- structured and masked linear layers ----
 
-Tensor structured_linear_cpu(const Tensor& x, const Tensor& weight, const Maybe& columns, const Maybe& rows,
-                             const Maybe& bias, int64_t outputs, bool relu) {
+template <class Target>
+Tensor structured_linear_on(const Tensor& x, const Tensor& weight, const Maybe& columns, const Maybe& rows,
+                            const Maybe& bias, int64_t outputs, bool relu) {
   const char* op = "structured_linear";
   check_linear_input(op, x);
   check_finish(op, x, outputs, bias, std::nullopt, {});
   const int64_t inputs = x.size(x.dim() - 1);
-  const int64_t depth = check_indices(op, "columns", columns, inputs);
-  const int64_t height = check_indices(op, "rows", rows, outputs);
+  const int64_t depth = check_indices(op, "columns", columns, x, inputs);
+  const int64_t height = check_indices(op, "rows", rows, x, outputs);
   check_floats(op, "weight", weight, x);
   check_shape(op, "weight", weight, {(height + kPanel - 1) / kPanel, depth, kPanel},
               text(height) + " rows and " + text(depth) + " columns in panels of " + text(int64_t{kPanel}));
-  const Tensor read = dense(x), packed = dense(weight);
-  const Maybe read_columns = dense_if(columns), read_rows = dense_if(rows), read_bias = dense_if(bias);
-  check_ascending(op, "columns", read_columns, inputs);
-  check_ascending(op, "rows", read_rows, outputs);
-  const Tensor y = linear_result(x, outputs);
-  with_type(x, [&](auto* type) {
+  const Tensor read = factors<Target>(x), packed = factors<Target>(weight);
+  const Maybe read_columns = dense_if(columns), read_rows = dense_if(rows), read_bias = factors<Target>(bias);
+  check_ascending<Target>(op, "columns", read_columns, inputs);
+  check_ascending<Target>(op, "rows", read_rows, outputs);
+  const Tensor y = linear_result(read, outputs);
+  with_type<Target>(read, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const Structured<T> left{
         pointer<T>(packed), indices_of(read_columns), depth, indices_of(read_rows), height, outputs};
-    structured_linear<T>(cpu(), pointer<T>(read), batch_of(x), inputs, left, {pointer<T>(read_bias), nullptr, relu},
-                         static_cast<T*>(y.data_ptr()));
+    structured_linear<T>(Target::device(x), pointer<T>(read), batch_of(x), inputs, left,
+                         {pointer<T>(read_bias), nullptr, relu}, static_cast<T*>(y.data_ptr()));
   });
-  return y;
+  return rounded(y, x);
 }
 
-Tensor masked_linear_cpu(const Tensor& x, const Tensor& w_bar, const Tensor& owner, const Tensor& bits, int64_t task,
-                         const Maybe& bias, bool relu) {
+template <class Target>
+Tensor masked_linear_on(const Tensor& x, const Tensor& w_bar, const Tensor& owner, const Tensor& bits, int64_t task,
+                        const Maybe& bias, bool relu) {
   const char* op = "masked_linear";
   check_linear_input(op, x);
   check_floats(op, "w_bar", w_bar, x);
@@ -142,17 +162,17 @@ Tensor masked_linear_cpu(const Tensor& x, const Tensor& w_bar, const Tensor& own
               "one bit for each of " + text(w_bar.numel()) + " weights");
   if (task < 1 || task > kOwnerTask) refuse(op, "task", "1 to " + text(int64_t{kOwnerTask}), text(task));
   check_finish(op, x, outputs, bias, std::nullopt, {});
-  const Tensor read = dense(x), weights = dense(w_bar), owners = dense(owner), mask = dense(bits);
-  const Maybe read_bias = dense_if(bias);
-  const Tensor y = linear_result(x, outputs);
-  with_type(x, [&](auto* type) {
+  const Tensor read = factors<Target>(x), weights = factors<Target>(w_bar), owners = dense(owner), mask = dense(bits);
+  const Maybe read_bias = factors<Target>(bias);
+  const Tensor y = linear_result(read, outputs);
+  with_type<Target>(read, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const Masked<T> weight{pointer<T>(weights),        bytes(owners), bytes(mask),
                            static_cast<uint8_t>(task), inputs,        outputs};
-    masked_linear<T>(cpu(), pointer<T>(read), batch_of(x), weight, {pointer<T>(read_bias), nullptr, relu},
+    masked_linear<T>(Target::device(x), pointer<T>(read), batch_of(x), weight, {pointer<T>(read_bias), nullptr, relu},
                      static_cast<T*>(y.data_ptr()));
   });
-  return y;
+  return rounded(y, x);
 }
 
 // ---- convolutions ----
@@ -162,9 +182,9 @@ struct Convolution {
 };
 
 // Checks x and the kernel; the result has one or two spatial dimensions, one of them as a single row.
-ConvShape check_conv_input(const char* op, const Tensor& x, const Convolution& conv, int64_t groups, int64_t least_dims,
-                           int64_t most_dims) {
-  check_dtype(op, "x", x, kStateFloats);
+inline ConvShape check_conv_input(const char* op, const Tensor& x, const Convolution& conv, int64_t groups,
+                                  int64_t least_dims, int64_t most_dims) {
+  check_dtype(op, "x", x, kFloats);
   const int64_t dims = x.dim() - 2;
   if (dims < least_dims || dims > most_dims) {
     refuse(op, "x", text(least_dims + 2) + (least_dims < most_dims ? " or " + text(most_dims + 2) : "") + " dimensions",
@@ -204,44 +224,45 @@ ConvShape check_conv_input(const char* op, const Tensor& x, const Convolution& c
           stride_width, padding_height, padding_width, dilation_height, dilation_width, out_height,   out_width};
 }
 
-Ints conv_result(const Tensor& x, const ConvShape& shape, int64_t outputs) {
+inline Ints conv_result(const Tensor& x, const ConvShape& shape, int64_t outputs) {
   if (x.dim() == 3) return {shape.images, outputs, shape.out_width};
   return {shape.images, outputs, shape.out_height, shape.out_width};
 }
 
-Tensor structured_conv_cpu(const char* op, int64_t dims, const Tensor& x, const Tensor& weight, const Maybe& columns,
-                           const Maybe& rows, const Maybe& bias, const Maybe& residual, int64_t outputs,
-                           const Convolution& conv, int64_t groups, bool relu) {
+template <class Target>
+Tensor structured_conv_on(const char* op, int64_t dims, const Tensor& x, const Tensor& weight, const Maybe& columns,
+                          const Maybe& rows, const Maybe& bias, const Maybe& residual, int64_t outputs,
+                          const Convolution& conv, int64_t groups, bool relu) {
   const ConvShape shape = check_conv_input(op, x, conv, groups, dims, dims);
   const Ints result = conv_result(x, shape, outputs);
   check_finish(op, x, outputs, bias, residual, result);
   const int64_t inputs = shape.channels * shape.kernel_height * shape.kernel_width;
-  const int64_t depth = check_indices(op, "columns", columns, inputs);
-  const int64_t height = check_indices(op, "rows", rows, outputs);
+  const int64_t depth = check_indices(op, "columns", columns, x, inputs);
+  const int64_t height = check_indices(op, "rows", rows, x, outputs);
   check_floats(op, "weight", weight, x);
   check_shape(op, "weight", weight, {height * depth}, text(height) + " rows and " + text(depth) + " columns, packed");
-  const Tensor read = dense(x), packed = dense(weight);
-  const Maybe read_columns = dense_if(columns), read_rows = dense_if(rows), read_bias = dense_if(bias);
-  const Maybe added = dense_if(residual);
-  check_ascending(op, "columns", read_columns, inputs);
-  check_ascending(op, "rows", read_rows, outputs);
-  const Tensor y = torch::stable::new_empty(x, result);
-  with_type(x, [&](auto* type) {
+  const Tensor read = factors<Target>(x), packed = factors<Target>(weight);
+  const Maybe read_columns = dense_if(columns), read_rows = dense_if(rows), read_bias = factors<Target>(bias);
+  const Maybe added = factors<Target>(residual);
+  check_ascending<Target>(op, "columns", read_columns, inputs);
+  check_ascending<Target>(op, "rows", read_rows, outputs);
+  const Tensor y = torch::stable::new_empty(read, result);
+  with_type<Target>(read, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const Structured<T> left{
         pointer<T>(packed), indices_of(read_columns), depth, indices_of(read_rows), height, outputs};
-    structured_conv<T>(cpu(), pointer<T>(read), shape, left, {pointer<T>(read_bias), pointer<T>(added), relu},
-                       static_cast<T*>(y.data_ptr()));
+    structured_conv<T>(Target::device(x), pointer<T>(read), shape, left,
+                       {pointer<T>(read_bias), pointer<T>(added), relu}, static_cast<T*>(y.data_ptr()));
   });
-  return y;
+  return rounded(y, x);
 }
 
-template <int64_t dims>
-Tensor structured_conv_cpu(const Tensor& x, const Tensor& weight, const Maybe& columns, const Maybe& rows,
-                           const Maybe& bias, const Maybe& residual, int64_t outputs, const Ints& kernel,
-                           const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups, bool relu) {
-  return structured_conv_cpu(dims == 1 ? "structured_conv1d" : "structured_conv2d", dims, x, weight, columns, rows,
-                             bias, residual, outputs, {kernel, stride, padding, dilation}, groups, relu);
+template <class Target, int64_t dims>
+Tensor structured_conv_on(const Tensor& x, const Tensor& weight, const Maybe& columns, const Maybe& rows,
+                          const Maybe& bias, const Maybe& residual, int64_t outputs, const Ints& kernel,
+                          const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups, bool relu) {
+  return structured_conv_on<Target>(dims == 1 ? "structured_conv1d" : "structured_conv2d", dims, x, weight, columns,
+                                    rows, bias, residual, outputs, {kernel, stride, padding, dilation}, groups, relu);
 }
 
 // ---- irregular weights ----
@@ -250,6 +271,7 @@ struct Packed {
   Tensor values, bits, targets, offsets;
 };
 
+template <class Target>
 Packed check_packed(const char* op, const Tensor& x, const Packed& packed, int64_t outputs, int64_t inputs) {
   const int64_t blocks = (inputs + kSparseDepth - 1) / kSparseDepth, panels = (outputs + kSparseRows - 1) / kSparseRows;
   check_floats(op, "values", packed.values, x);
@@ -267,11 +289,12 @@ Packed check_packed(const char* op, const Tensor& x, const Packed& packed, int64
   for (const Named& named : {Named{"bits", packed.bits, {outputs * blocks, kSparseDepth / 8}, ScalarType::Byte},
                              Named{"targets", packed.targets, {outputs * blocks}, ScalarType::Byte},
                              Named{"offsets", packed.offsets, {panels * blocks}, ScalarType::Long}}) {
-    check_cpu(op, named.name, named.tensor, "x");
+    check_device(op, named.name, named.tensor, "x", x);
     check_dtype(op, named.name, named.tensor, {named.dtype});
     check_shape(op, named.name, named.tensor, named.shape, why);
   }
-  const Packed read{dense(packed.values), dense(packed.bits), dense(packed.targets), dense(packed.offsets)};
+  const Packed read{factors<Target>(packed.values), dense(packed.bits), dense(packed.targets), dense(packed.offsets)};
+  if (!Target::reads_values) return read;
   const int64_t* offsets = pointer<int64_t>(read.offsets);
   const int64_t count = read.values.numel() - kSparseSlack;
   for (int64_t at = 0; at < panels * blocks; ++at) {
@@ -293,59 +316,45 @@ Sparse<T> sparse_of(const Packed& packed, int64_t inputs, int64_t outputs) {
           outputs};
 }
 
-Tensor sparse_linear_cpu(const Tensor& x, const Tensor& values, const Tensor& bits, const Tensor& targets,
-                         const Tensor& offsets, const Maybe& bias, int64_t outputs, bool relu) {
+template <class Target>
+Tensor sparse_linear_on(const Tensor& x, const Tensor& values, const Tensor& bits, const Tensor& targets,
+                        const Tensor& offsets, const Maybe& bias, int64_t outputs, bool relu) {
   const char* op = "sparse_linear";
   check_linear_input(op, x);
   check_finish(op, x, outputs, bias, std::nullopt, {});
   const int64_t inputs = x.size(x.dim() - 1);
-  const Packed packed = check_packed(op, x, {values, bits, targets, offsets}, outputs, inputs);
-  const Tensor read = dense(x);
-  const Maybe read_bias = dense_if(bias);
-  const Tensor y = linear_result(x, outputs);
-  with_type(x, [&](auto* type) {
+  const Packed packed = check_packed<Target>(op, x, {values, bits, targets, offsets}, outputs, inputs);
+  const Tensor read = factors<Target>(x);
+  const Maybe read_bias = factors<Target>(bias);
+  const Tensor y = linear_result(read, outputs);
+  with_type<Target>(read, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    sparse_linear<T>(cpu(), pointer<T>(read), batch_of(x), sparse_of<T>(packed, inputs, outputs),
+    sparse_linear<T>(Target::device(x), pointer<T>(read), batch_of(x), sparse_of<T>(packed, inputs, outputs),
                      {pointer<T>(read_bias), nullptr, relu}, static_cast<T*>(y.data_ptr()));
   });
-  return y;
+  return rounded(y, x);
 }
 
-Tensor sparse_conv_cpu(const Tensor& x, const Tensor& values, const Tensor& bits, const Tensor& targets,
-                       const Tensor& offsets, const Maybe& bias, const Maybe& residual, int64_t outputs,
-                       const Ints& kernel, const Ints& stride, const Ints& padding, const Ints& dilation,
-                       int64_t groups, bool relu) {
+template <class Target>
+Tensor sparse_conv_on(const Tensor& x, const Tensor& values, const Tensor& bits, const Tensor& targets,
+                      const Tensor& offsets, const Maybe& bias, const Maybe& residual, int64_t outputs,
+                      const Ints& kernel, const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups,
+                      bool relu) {
   const char* op = "sparse_conv";
   const ConvShape shape = check_conv_input(op, x, {kernel, stride, padding, dilation}, groups, 1, 2);
   const Ints result = conv_result(x, shape, outputs);
   check_finish(op, x, outputs, bias, residual, result);
   const int64_t inputs = shape.channels * shape.kernel_height * shape.kernel_width;
-  const Packed packed = check_packed(op, x, {values, bits, targets, offsets}, outputs, inputs);
-  const Tensor read = dense(x);
-  const Maybe read_bias = dense_if(bias), added = dense_if(residual);
-  const Tensor y = torch::stable::new_empty(x, result);
-  with_type(x, [&](auto* type) {
+  const Packed packed = check_packed<Target>(op, x, {values, bits, targets, offsets}, outputs, inputs);
+  const Tensor read = factors<Target>(x);
+  const Maybe read_bias = factors<Target>(bias), added = factors<Target>(residual);
+  const Tensor y = torch::stable::new_empty(read, result);
+  with_type<Target>(read, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    sparse_conv<T>(cpu(), pointer<T>(read), shape, sparse_of<T>(packed, inputs, outputs),
+    sparse_conv<T>(Target::device(x), pointer<T>(read), shape, sparse_of<T>(packed, inputs, outputs),
                    {pointer<T>(read_bias), pointer<T>(added), relu}, static_cast<T*>(y.data_ptr()));
   });
-  return y;
+  return rounded(y, x);
 }
 
-// The peak that benchmarks compare with, on all of torch's threads.
-int64_t fma_burst_cpu(int64_t steps) { return fma_burst(cpu(), torch::stable::get_num_threads(), steps); }
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_FRAGMENT(lps, m) { m.def("_fma_burst(int steps) -> int"); }
-
-STABLE_TORCH_LIBRARY_IMPL(lps, CompositeExplicitAutograd, m) { m.impl("_fma_burst", TORCH_BOX(&fma_burst_cpu)); }
-
-STABLE_TORCH_LIBRARY_IMPL(lps, CPU, m) {
-  m.impl("structured_linear", TORCH_BOX(&structured_linear_cpu));
-  m.impl("masked_linear", TORCH_BOX(&masked_linear_cpu));
-  m.impl("structured_conv1d", TORCH_BOX(&structured_conv_cpu<1>));
-  m.impl("structured_conv2d", TORCH_BOX(&structured_conv_cpu<2>));
-  m.impl("sparse_linear", TORCH_BOX(&sparse_linear_cpu));
-  m.impl("sparse_conv", TORCH_BOX(&sparse_conv_cpu));
-}
+}  // namespace lps
