@@ -45,6 +45,8 @@ def check_machine() -> None:
             fail(f"{tool} was not found; run `pip install {tool}` or build with isolation")
     if os.environ.get("LPS_CUDA", "0") not in ("0", "1"):
         fail(f"LPS_CUDA: expected 0 or 1, got {os.environ['LPS_CUDA']}")
+    if os.environ.get("LPS_CUDA") == "1" and not (os.environ.get("CUDACXX") or shutil.which("nvcc")):
+        fail("LPS_CUDA=1 needs CUDA's compiler, and nvcc was not found on the PATH; install CUDA 13 or set CUDACXX")
 
 
 class CMakeBuild(build_ext):
@@ -64,6 +66,8 @@ class CMakeBuild(build_ext):
         # Named anew each time: a cache from an earlier build remembers the ninja of a build environment that is gone.
         configure += [f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}"]
         configure += [f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={output}", f"-DLPS_CUDA={os.environ.get('LPS_CUDA', '0')}"]
+        if os.environ.get("LPS_CUDA_ARCHITECTURES"):
+            configure += [f"-DCMAKE_CUDA_ARCHITECTURES={os.environ['LPS_CUDA_ARCHITECTURES']}"]
         for command in (configure, ["cmake", "--build", "."]):
             if subprocess.run(command, cwd=build, check=False).returncode != 0:
                 fail(f"`{' '.join(command[:2])}` failed; its messages are above")

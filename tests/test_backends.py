@@ -173,8 +173,8 @@ def test_a_file_that_is_no_library_is_refused_with_a_reason(
 @pytest.mark.parametrize(
     ("variable", "value", "sentence"),
     [
-        ("LPS_REQUIRE", "gpu", "lps_kernels: LPS_REQUIRE: expected one of native, got gpu"),
-        ("LPS_BACKEND", "fast", "lps_kernels: LPS_BACKEND: expected one of native, reference, got fast"),
+        ("LPS_REQUIRE", "gpu", "lps_kernels: LPS_REQUIRE: expected one of native, cuda, triton, got gpu"),
+        ("LPS_BACKEND", "fast", "lps_kernels: LPS_BACKEND: expected one of native, triton, reference, got fast"),
     ],
 )
 def test_a_variable_with_an_unknown_value_is_refused(variable: str, value: str, sentence: str) -> None:
@@ -253,3 +253,46 @@ def test_touching_cuda_would_have_been_seen() -> None:
     done = run(["-c", f"{NO_CUDA}torch.cuda.is_available(); print('done')"], ROOT)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "CUDA was touched"
+
+
+PRETEND_CUDA = "import torch; torch.version.cuda = '13.0'\n"
+ON_GPU = """
+names = sorted(lps_kernels._registry.REGISTRY)
+print(sum(torch._C._dispatch_has_kernel_for_dispatch_key(f"lps::{name}", "CUDA") for name in names), len(names))
+"""
+
+
+def gpu_lines(done: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
+    """Activity and reason of the backends of a GPU as :data:`REPORT` printed them."""
+    assert done.returncode == 0, done.stderr
+    lines = [line.split("|") for line in done.stdout.splitlines() if "|" in line]
+    return {name: rest for name, *rest in lines if name in ("cuda", "triton")}
+
+
+def test_on_torch_without_cuda_both_gpu_backends_say_why_they_are_not_active() -> None:
+    done = run(["-c", REPORT], ROOT)
+    cuda, triton = gpu_lines(done)["cuda"], gpu_lines(done)["triton"]
+    assert cuda[0] == triton[0] == "False"
+    assert "LPS_CUDA=1 pip install ." in cuda[1] or "built without CUDA" in cuda[1]
+    assert triton[1] == f"torch {torch.__version__} is built without CUDA and without ROCm"
+
+
+def test_on_torch_with_cuda_every_operator_has_a_gpu_kernel_and_triton_is_not_imported_yet() -> None:
+    code = f"{PRETEND_CUDA}{REPORT}{ON_GPU}import sys; print('triton' in sys.modules)"
+    for backend in ("", "triton"):
+        done = run(["-c", code], ROOT, {"LPS_BACKEND": backend})
+        active = [name for name, status in gpu_lines(done).items() if status[0] == "True"]
+        assert active == ["triton"] if backend == "triton" else len(active) == 1
+        *_, counts, imported = done.stdout.splitlines()
+        assert counts == f"{len(REGISTRY)} {len(REGISTRY)}"
+        assert imported == "False"
+
+
+def test_a_required_gpu_backend_that_is_not_there_is_one_clear_sentence() -> None:
+    for environment in ({"LPS_REQUIRE": "triton"}, {"LPS_BACKEND": "triton"}):
+        done = run(["-c", "import lps_kernels"], ROOT, environment)
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1] == (
+            "ImportError: lps_kernels: the triton backend is required but not active: "
+            f"torch {torch.__version__} is built without CUDA and without ROCm"
+        )

@@ -74,7 +74,7 @@ __device__ __forceinline__ void narrow(float x, __half& out) { out = __float2hal
 __device__ __forceinline__ void narrow(float x, __nv_bfloat16& out) { out = __float2bfloat16_rn(x); }
 
 template <class Int>
-constexpr Int parts_of(Int count, Int size) {
+__host__ __device__ constexpr Int parts_of(Int count, Int size) {
   return (count + size - 1) / size;
 }
 

@@ -12,8 +12,8 @@ struct Gpu {
   void* stream;  // cudaStream_t
   // Device memory for the length of one call, aligned to 256 bytes; not cleared.
   std::function<void*(int64_t bytes)> scratch;
-  // A copy of a table in device memory. It is kept: the next call with the same bytes copies nothing, so that a call
-  // that was made once can be captured in a CUDA graph.
+  // A copy of a table in device memory, aligned likewise. It is kept: the next call on the stream with the same bytes
+  // copies nothing. The size is a multiple of 4 bytes.
   std::function<const void*(const void* table, int64_t bytes)> table;
   int processors;  // multiprocessors of the device: grids are not much larger than what fills them
   bool tf32;  // products of fp32 matrices on tensor cores round their factors to TF32 once, instead of splitting them

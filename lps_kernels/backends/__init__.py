@@ -1,7 +1,7 @@
 """Which backends serve the operators, and why others do not. Chosen once, when the package is imported.
 
-``LPS_BACKEND=reference`` leaves every operator to its reference. ``LPS_REQUIRE=native`` turns a missing native
-library into an error instead of a warning.
+``LPS_BACKEND=reference`` leaves every operator to its reference, ``LPS_BACKEND=triton`` prefers Triton's kernels on a
+GPU to those of the native library. ``LPS_REQUIRE`` names a backend whose absence is an error instead of a warning.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import warnings
 from dataclasses import dataclass
 
-from lps_kernels.backends import native
+from lps_kernels.backends import gpu, native
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,24 @@ def _choice(variable: str, choices: tuple[str, ...]) -> str | None:
 
 
 def _select() -> list[Backend]:
-    wanted = _choice("LPS_BACKEND", ("native", "reference"))
-    required = _choice("LPS_REQUIRE", ("native",))
+    wanted = _choice("LPS_BACKEND", ("native", "triton", "reference"))
+    required = _choice("LPS_REQUIRE", ("native", "cuda", "triton"))
     if wanted == "reference":
-        active, reason = False, "switched off by LPS_BACKEND=reference"
+        found = dict.fromkeys(("native", "cuda", "triton"), (False, "switched off by LPS_BACKEND=reference"))
     else:
-        active, reason = native.load()
-    if not active and "native" in (required, wanted):
-        raise ImportError(f"lps_kernels: the native backend is required but not active: {reason}")
-    if not active and wanted is None:
+        library = native.load()
+        cuda = gpu.cuda(library[0])
+        found = {"native": library, "cuda": cuda, "triton": gpu.triton(wanted == "triton", cuda[0])}
+        if found["triton"][0] and cuda[0]:
+            found["cuda"] = (False, "LPS_BACKEND=triton prefers the Triton kernels")
+    for name in (required, wanted):
+        if name in found and not found[name][0]:
+            raise ImportError(f"lps_kernels: the {name} backend is required but not active: {found[name][1]}")
+    active, reason = found["native"]
+    if not active and wanted != "reference":
         warnings.warn(f"lps_kernels runs on its slow references: {reason}", RuntimeWarning, stacklevel=3)
     return [
-        Backend("native", active, reason),
+        *(Backend(name, *status) for name, status in found.items()),
         Backend("reference", True, "readable torch functions, used where nothing faster is registered"),
     ]
 

@@ -1,0 +1,17 @@
+// What the registration needs of CUDA's run-time library, for plain C++.
+#pragma once
+
+#include <cstdint>
+
+namespace lps {
+
+// Copies `bytes` (a multiple of 4) into device memory, in order with the stream's kernels and without waiting.
+void upload(void* stream, const void* from, void* to, int64_t bytes);
+
+// How many multiprocessors the device has.
+int multiprocessors(int device);
+
+// Whether the stream's work is being recorded into a CUDA graph instead of run.
+bool is_capturing(void* stream);
+
+}  // namespace lps
