@@ -6,25 +6,21 @@ import inspect
 from dataclasses import dataclass
 from functools import lru_cache
 
-import lps_kernels
+from benchmarks.devices import Device
 from benchmarks.peers import PEERS
 from benchmarks.shapes import NETWORKS
 from benchmarks.timing import Thunk
 from lps_kernels._registry import REGISTRY, Args, Op
 from lps_kernels._selftest import tensors_in
 
-BACKENDS = ("native", "reference")
+CPU = Device()
 
 
-def why_not_native() -> str | None:
-    """Why the native kernels do not run in this process; None where they do."""
-    (native,) = [backend for backend in lps_kernels.backends() if backend.name == "native"]
-    return None if native.active else native.reason
-
-
-def runners(op: str) -> list[str]:
-    """Everyone who can do the operator's work: its two backends, then its peers."""
-    return [*BACKENDS, *PEERS.get(op, {})]
+def runners(op: str, device: Device = CPU) -> list[str]:
+    """Everyone who can do the operator's work there: our own backends, then its peers."""
+    # numpy does not reach a GPU's memory.
+    peers = [peer for peer in PEERS.get(op, {}) if not (device.on_gpu and peer.startswith("np."))]
+    return [*device.backends(REGISTRY[op]), *peers]
 
 
 @dataclass(frozen=True)
@@ -46,12 +42,14 @@ class Case:
 
     op: Op
     calls: list[Args]
+    device: Device = CPU
 
     def thunk(self, runner: str) -> Thunk:
         """The callable to be timed."""
-        if runner not in BACKENDS:
+        backends = self.device.backends(self.op)
+        if runner not in backends:
             return PEERS[self.op.name][runner](self.calls)
-        function = self.op.overload if runner == "native" else self.op.reference
+        function = backends[runner]
 
         def run() -> None:
             for args in self.calls:
@@ -75,6 +73,7 @@ class Case:
 
 # One at a time: the state of the optimiser step for 64 M weights is 2 GB.
 @lru_cache(maxsize=1)
-def case(op: str, network: str) -> Case:
+def case(op: str, network: str, device: Device = CPU) -> Case:
     """The operator's own workload at the network's shapes."""
-    return Case(REGISTRY[op], REGISTRY[op].workload(NETWORKS[network]))
+    calls = REGISTRY[op].workload(NETWORKS[network])
+    return Case(REGISTRY[op], device.place(calls) if device != CPU else calls, device)

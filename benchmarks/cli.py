@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+import torch
+
 from benchmarks import costs
+from benchmarks.devices import DEVICES, DTYPES, Device
 from benchmarks.figures import GROUPS, UnmeasurableError, print_figures
 from benchmarks.figures.checks import check_operators
 from benchmarks.learning_curves import write_run
@@ -29,7 +32,9 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns 0, 1 where a check or a bound failed, 2 where the input was refused."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    # `python -m benchmarks --device cuda` is short for the table there.
+    options = _parser().parse_args(["table", *given] if given[:1] == ["--device"] else given)
     try:
         commands = {"table": _table, "figures": _figures, "costs": _costs, "picture": _picture}
         return commands[options.command](options)
@@ -51,8 +56,11 @@ def _parser() -> _Parser:
         description="For each operator and network: the p50 of the native kernels with its spread, GB/s over the bytes "
         "that must move, their share of the bandwidth measured at the same working set, GFLOP/s where something is "
         "computed, and how many times faster than the reference and each peer it is. Everything takes about a quarter "
-        "of an hour.",
+        "of an hour. With --device cuda the CUDA kernels (else the Triton ones) stand in the first place.",
     )
+    table.add_argument("--device", choices=DEVICES, default="cpu", help="where to time (default: cpu)")
+    table.add_argument("--dtype", choices=list(DTYPES), default="float32", metavar="DTYPE",
+                       help=f"of the floats: {', '.join(DTYPES)}; operators without it are left out")  # fmt: skip
     table.add_argument("--ops", nargs="+", choices=list(REGISTRY), default=list(REGISTRY), metavar="OP",
                        help=f"only these operators: {', '.join(REGISTRY)}")  # fmt: skip
     table.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS), metavar="NETWORK",
@@ -87,13 +95,16 @@ def _table(options: argparse.Namespace) -> int:
     stored = load(options.compare) if options.compare else None
     if options.save:
         _check_writable("--save", options.save)
-    check_operators()
+    device = Device(options.device, DTYPES[options.dtype])
+    reason = device.why_not()
+    if reason is not None:
+        raise UnmeasurableError(f"no kernels of ours run on {options.device}: {reason}")
+    ops = [op for op in options.ops if device.dtype == torch.float32 or device.dtype in REGISTRY[op].dtypes]
     threads = use_two_threads()
-    rows = print_table(options.ops, options.networks, stored)
+    rows = print_table(ops, options.networks, stored, device)
     if options.save:
-        save(options.save, rows, threads)
-    complete = len(rows) == len(options.ops) * len(options.networks)
-    return 0 if complete else SHORT
+        save(options.save, rows, threads, device)
+    return 0 if len(rows) == len(ops) * len(options.networks) else SHORT
 
 
 def _figures(options: argparse.Namespace) -> int:

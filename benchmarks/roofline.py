@@ -68,11 +68,11 @@ def writers(x: Tensor) -> dict[str, Thunk]:
     }
 
 
-def roofline(working_set: int, written_share: float) -> Roofline:
+def roofline(working_set: int, written_share: float, device: str = "cpu") -> Roofline:
     """What a kernel is held against that touches so many bytes and writes that share of those it moves."""
     # Whole rows in halves and in thirds, so that each callable moves the same bytes.
     unit = 6 * ROW
     elements = max(unit, min(LARGEST, working_set) // 4 // unit * unit)
     # Ones rather than fresh memory: untouched pages are all the same page of zeros.
-    x = torch.ones(elements)
+    x = torch.ones(elements, device=device)
     return Roofline(x.nbytes, readers(x) if written_share < READ_ONLY else writers(x))

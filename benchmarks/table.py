@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 import lps_kernels
-from benchmarks.cases import case, runners
+from benchmarks.cases import CPU, case, runners
+from benchmarks.devices import Device
 from benchmarks.peers import UnavailableError
 from benchmarks.roofline import roofline
 from benchmarks.timing import measure
@@ -26,7 +27,7 @@ HEADER = (
 
 @dataclass(frozen=True)
 class Row:
-    """One operator on one network. Times are in seconds; a ratio is a peer's p50 over the native p50."""
+    """One operator on one network. Times are in seconds; a ratio is a peer's p50 over that of our first backend."""
 
     op: str
     network: str
@@ -49,36 +50,39 @@ class Row:
         )
 
 
-def measure_row(op: str, network: str) -> Row:
-    """Time the native operator, its reference, its peers and the roofline in turns."""
-    here = case(op, network)
+def measure_row(op: str, network: str, device: Device = CPU) -> Row:
+    """Time our backends, the reference, the peers and the roofline in turns."""
+    here = case(op, network, device)
     traffic = here.traffic()
+    ours, *others = runners(op, device)
     functions = {}
-    for runner in runners(op):
+    for runner in (ours, *others):
         try:
             functions[runner] = here.thunk(runner)
         except UnavailableError as error:
             print(f"{op:<18}{network:<13}without {runner}: {error}", flush=True)
-    limit = roofline(traffic.working_set, traffic.written / traffic.moved)
-    timings = measure({**functions, **limit.thunks}, SECONDS)
-    native = timings["native"]
-    speed = traffic.moved / native.p50
+    limit = roofline(traffic.working_set, traffic.written / traffic.moved, device.name)
+    timings = measure({**functions, **limit.thunks}, SECONDS, timer=device.time)
+    best = timings[ours]
+    speed = traffic.moved / best.p50
     share = speed / limit.bandwidth(timings)
-    ratios = {runner: timings[runner].p50 / native.p50 for runner in functions if runner != "native"}
-    return Row(op, network, native.p50, native.p10, native.p90, speed, share, traffic.flops / native.p50, ratios)
+    ratios = {runner: timings[runner].p50 / best.p50 for runner in functions if runner != ours}
+    return Row(op, network, best.p50, best.p10, best.p90, speed, share, traffic.flops / best.p50, ratios)
 
 
-def print_table(ops: Iterable[str], networks: Iterable[str], stored: dict[tuple[str, str], Row] | None) -> list[Row]:
+def print_table(
+    ops: Iterable[str], networks: Iterable[str], stored: dict[tuple[str, str], Row] | None, device: Device = CPU
+) -> list[Row]:
     """Print each row as soon as it is measured; an operator that fails its check gets its failure instead."""
     print(HEADER)
     rows = []
     for op in ops:
-        wrong = failure(op)
+        wrong = failure(op, device.name)
         if wrong is not None:
             print(f"{op:<18}not timed: {wrong}", flush=True)
             continue
         for network in networks:
-            row = measure_row(op, network)
+            row = measure_row(op, network, device)
             rows.append(row)
             print(row, flush=True)
             if stored is not None:
@@ -98,9 +102,11 @@ def change(before: Row | None, now: Row) -> str:
     return "stored: " + "  ".join(parts)
 
 
-def save(path: Path, rows: list[Row], threads: int) -> None:
+def save(path: Path, rows: list[Row], threads: int, device: Device = CPU) -> None:
     """Write the rows and what they were measured with as JSON."""
     versions = {"torch": torch.__version__, "lps_kernels": lps_kernels.__version__}
+    versions["device"] = torch.cuda.get_device_name() if device.on_gpu else "cpu"
+    versions["dtype"] = str(device.dtype)
     content = {"format": FORMAT, **versions, "threads": threads, "rows": [asdict(row) for row in rows]}
     path.write_text(json.dumps(content, indent=1) + "\n")
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cases import case, runners, why_not_native
+from benchmarks.cases import case, runners
+from benchmarks.devices import why_not_active
 from benchmarks.peers import UnavailableError
 from benchmarks.roofline import roofline
 from benchmarks.shapes import NETWORKS
@@ -40,7 +41,7 @@ def _threads() -> None:
 @pytest.mark.parametrize(("op", "network", "runner"), list(_parameters()))
 def test_kernel(benchmark: Any, op: str, network: str, runner: str) -> None:  # the fixture's class is not typed
     """Times repeated calls on the same state."""
-    reason = why_not_native()
+    reason = why_not_active("native")
     if runner == "native" and reason is not None:
         pytest.skip(f"the native kernels are not active: {reason}")
     wrong = failure(op)

@@ -82,13 +82,15 @@ def time_calls(function: Thunk, seconds: float) -> list[float]:
     return samples
 
 
-def measure(functions: Mapping[str, Thunk], seconds: float, rest: float = 0.0) -> dict[str, Timing]:
+def measure(
+    functions: Mapping[str, Thunk], seconds: float, rest: float = 0.0, timer: Callable[[Thunk], float] = time_call
+) -> dict[str, Timing]:
     """Time the callables in turns, for about ``seconds`` each.
 
     One whose first call takes longer than ``seconds`` is not called again: that call is its time. ``rest`` is a pause
-    before each turn, for callables that have thread pools of their own.
+    before each turn, for callables that have thread pools of their own. ``timer`` calls one and returns its seconds.
     """
-    first = {name: time_call(function) for name, function in functions.items()}
+    first = {name: timer(function) for name, function in functions.items()}
     samples = {name: [time] for name, time in first.items() if time > seconds}
     turns = {name: min(TURN_CALLS, max(1, int(TURN_SECONDS / time))) for name, time in first.items() if time <= seconds}
     samples |= {name: [] for name in turns}
@@ -97,6 +99,6 @@ def measure(functions: Mapping[str, Thunk], seconds: float, rest: float = 0.0) -
         for name, calls in turns.items():
             sleep(rest)
             functions[name]()
-            samples[name] += [time_call(functions[name]) for _ in range(calls)]
+            samples[name] += [timer(functions[name]) for _ in range(calls)]
         rounds += 1
     return {name: Timing.of(samples[name]) for name in functions}

@@ -28,8 +28,8 @@ class Sample:
 class BadInput:
     """One call that must be refused with exactly this ``message``, leaving every argument as it was.
 
-    ``reads_values`` is True where only the values of tensors tell: kernels on a GPU do not wait for those, and take them
-    on trust.
+    ``reads_values`` is True where only the values of tensors tell: kernels on a GPU do not wait for those and take
+    them on trust.
     """
 
     name: str

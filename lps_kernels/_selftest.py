@@ -15,16 +15,20 @@ LARGEST_TERM = 16.0
 
 
 @cache
-def failure(name: str) -> str | None:
-    """What the operator gets wrong on its samples, against its reference; None where it gets all of them right."""
+def failure(name: str, device: str = "cpu") -> str | None:
+    """What the operator gets wrong on its samples, against its reference; None where it gets all of them right.
+
+    The reference runs on the CPU, the operator where it is asked for.
+    """
     op = REGISTRY[name]
     for dtype in op.dtypes:
         # Samples are the same at every draw, so two draws give arguments that may be mutated apart.
         for ours, theirs in zip(op.samples(dtype), op.samples(dtype), strict=True):
-            actual = [ours.args, op.overload(*ours.args)]
+            args = ours.args if device == "cpu" else tuple(moved(argument, device) for argument in ours.args)
+            actual = [args, op.overload(*args)]
             expected = [theirs.args, op.reference(*theirs.args)]
             try:
-                _compare(op, dtype, list(tensors_in(actual)), list(tensors_in(expected)))
+                _compare(op, dtype, [t.cpu() for t in tensors_in(actual)], list(tensors_in(expected)))
             except AssertionError as error:
                 return f"lps::{name} differs from its reference on sample '{ours.name}': {str(error).splitlines()[0]}"
     return None
@@ -37,6 +41,13 @@ def tensors_in(value: object) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from tensors_in(item)
+
+
+def moved(value: object, device: str) -> object:
+    """An argument with its tensors on the device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    return [moved(item, device) for item in value] if isinstance(value, list) else value
 
 
 def _compare(op: Op, dtype: torch.dtype, actual: list[Tensor], expected: list[Tensor]) -> None:

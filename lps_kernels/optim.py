@@ -131,9 +131,7 @@ class ProximalAdam(torch.optim.Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(layer.v, memory_format=torch.contiguous_format)
         return state
 
-    def _step_layers(
-        self, layers: list[Layer], step: int, group: dict[str, Any], clock: Tensor | None = None
-    ) -> None:
+    def _step_layers(self, layers: list[Layer], step: int, group: dict[str, Any], clock: Tensor | None = None) -> None:
         pulled = group["rho"] != 0 or group["tau"] != 0
         proximal_adam_(
             [layer.effective for layer in layers],

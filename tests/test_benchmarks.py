@@ -91,6 +91,8 @@ def test_every_callable_is_timed_in_turns() -> None:
             "absent.json: expected the results.json of a run, got File",
         ),
         (["costs", "--save", "absent/costs.json"], "--save: absent/costs.json cannot be written"),
+        (["--device", "cuda"], "no kernels of ours run on cuda: torch"),
+        (["table", "--device", "gpu"], "argument --device: invalid choice: 'gpu'"),
         (["figures", "kernels", "--picture", "absent/picture.svg"], "--picture: absent/picture.svg cannot be written"),
     ],
 )

@@ -299,12 +299,15 @@ def test_a_pull_without_a_centre_is_refused_before_anything_moves() -> None:
 
 
 def test_a_capturable_step_counts_on_the_device_and_gives_the_same_bits() -> None:
-    plain, capturable = (ProximalAdam(make_layers(), lr=1e-2, rho=0.1, tau=0.2, capturable=flag) for flag in (False, True))
+    def optimizer(layers: list[Layer], capturable: bool) -> ProximalAdam:
+        return ProximalAdam(layers, lr=1e-2, rho=0.1, tau=0.2, capturable=capturable)
+
+    plain, capturable = optimizer(make_layers(), False), optimizer(make_layers(), True)
     assert train(plain, 4) == train(capturable, 4)
     for first, second in zip(plain.layers, capturable.layers, strict=True):
         assert torch.equal(first.v, second.v)
         assert capturable.state[second.effective]["step"].item() == 4
-    reloaded = ProximalAdam(capturable.layers, lr=1e-2, rho=0.1, tau=0.2, capturable=True)
+    reloaded = optimizer(capturable.layers, True)
     reloaded.load_state_dict(capturable.state_dict())
     train(reloaded, 1)
     train(plain, 1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from benchmarks.cases import why_not_native
+from benchmarks.devices import why_not_active
 from benchmarks.figures.figure import UnmeasurableError
 from lps_kernels._selftest import failure
 
@@ -18,7 +18,7 @@ STEPS = 1000
 
 def check_operators(*ops: str) -> None:
     """Refuse to go on unless the native kernels run, and these operators pass their self-test."""
-    reason = why_not_native()
+    reason = why_not_active("native")
     if reason is not None:
         raise UnmeasurableError(f"the native kernels are not active: {reason}")
     for op in ops:

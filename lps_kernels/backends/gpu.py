@@ -44,9 +44,12 @@ def triton(wanted: bool, cuda_active: bool) -> tuple[bool, str]:
         return False, "triton is not installed; run `pip install triton`"
     library = torch.library.Library("lps", "IMPL")
     for name in REGISTRY:
-        library.impl(name, _on_first_call(name), KEY, allow_override=True)
+        library.impl(name, _on_first_call(name), KEY, allow_override=True)  # type: ignore[no-untyped-call]
     _registrations.append(library)
-    return True, f"compiled at the first call of each operator; torch has {'CUDA' if torch.version.cuda else 'ROCm'} {build}"
+    return (
+        True,
+        f"compiled at the first call of each operator; torch has {'CUDA' if torch.version.cuda else 'ROCm'} {build}",
+    )
 
 
 def _on_first_call(name: str) -> Callable[..., Any]:

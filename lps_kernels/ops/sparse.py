@@ -181,7 +181,11 @@ def _linear_bad_inputs() -> Iterator[BadInput]:
     values, bits, targets, offsets = packed
     rest = (None, 7, False)
     why = "7 rows and 5 columns, packed"
-    yield BadInput("x dtype", (x.int(), *packed, *rest), f"{op}: x: expected dtype float32, float64, bfloat16 or float16, got int32")
+    yield BadInput(
+        "x dtype",
+        (x.int(), *packed, *rest),
+        f"{op}: x: expected dtype float32, float64, bfloat16 or float16, got int32",
+    )
     yield BadInput(
         "values dtype",
         (x, values.double(), bits, targets, offsets, *rest),

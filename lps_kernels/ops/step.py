@@ -288,9 +288,7 @@ def _adam_bad_inputs() -> Iterator[BadInput]:
     yield BadInput("beta2", call(beta2=-0.5), f"{op}: beta2: expected at least 0 and below 1, got -0.5")
     yield BadInput("rho", call(rho=-0.5), f"{op}: rho: expected at least 0, got -0.5")
     yield BadInput("tau", call(tau=-0.5), f"{op}: tau: expected at least 0, got -0.5")
-    yield BadInput(
-        "clock dtype", call(clock=torch.tensor([1.0])), f"{op}: clock: expected dtype int64, got float32"
-    )
+    yield BadInput("clock dtype", call(clock=torch.tensor([1.0])), f"{op}: clock: expected dtype int64, got float32")
     yield BadInput(
         "clock shape",
         call(clock=torch.tensor(1)),
