@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from lps_kernels._checks import STATE_FLOATS
 from lps_kernels._registry import REGISTRY, Args, Op, Sample
+from lps_kernels._selftest import LARGEST_TERM
 
 # An integer of the same width: floats are compared as these, so that -0.0 differs from 0.0.
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -124,6 +126,24 @@ def assert_same_bits(got: list[Tensor], want: list[Tensor], what: str) -> None:
     for index, (first, second) in enumerate(zip(got, want, strict=True)):
         if not same_bits(first, second):
             raise AssertionError(f"{what}: result {index}: {_difference(first, second)}")
+
+
+def assert_close(op: Op, dtype: torch.dtype, got: list[Tensor], want: list[Tensor], what: str) -> None:
+    """Floats within the op's tolerance, counts and bits exactly."""
+    computed = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    relative, absolute = op.tolerance.relative[dtype], LARGEST_TERM * op.tolerance.relative[computed]
+    for index, (first, second) in enumerate(zip(got, want, strict=True)):
+        if second.is_floating_point():
+            torch.testing.assert_close(
+                first.double(),
+                second.double(),
+                rtol=relative,
+                atol=absolute,
+                equal_nan=True,
+                msg=partial("{}: result {}: {}".format, what, index),
+            )
+        else:
+            assert_same_bits([first], [second], what)
 
 
 def _difference(got: Tensor, want: Tensor) -> str:

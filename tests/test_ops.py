@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from tests.helpers import (
     OPS,
     SUMMED,
     CorrectSqrt,
+    assert_close,
     assert_same_bits,
     copy_of,
     each_op,
@@ -27,29 +27,9 @@ from tests.helpers import (
     upcast,
 )
 
-# The samples' terms are below 16, so that is what a cancelling sum can lose its last places to.
-LARGEST_TERM = 16
 ROUNDED = (torch.float32, torch.bfloat16, torch.float16)
 
 mutating = pytest.mark.parametrize("op", [op for op in OPS if op.mutates], ids=lambda op: op.name)
-
-
-def assert_close(op: Op, dtype: torch.dtype, got: list[Tensor], want: list[Tensor], what: str) -> None:
-    """Floats within the op's tolerance, counts and bits exactly."""
-    computed = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-    relative, absolute = op.tolerance.relative[dtype], LARGEST_TERM * op.tolerance.relative[computed]
-    for index, (first, second) in enumerate(zip(got, want, strict=True)):
-        if second.is_floating_point():
-            torch.testing.assert_close(
-                first.double(),
-                second.double(),
-                rtol=relative,
-                atol=absolute,
-                equal_nan=True,
-                msg=partial("{}: result {}: {}".format, what, index),
-            )
-        else:
-            assert_same_bits([first], [second], what)
 
 
 @each_op_and_dtype(lambda op, dtype: True)

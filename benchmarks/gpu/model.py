@@ -1,0 +1,104 @@
+"""What each operator should take on a GPU, from the bytes it must move and the flops it must compute.
+
+A lower bound with an allowance for launches, not a measurement: nothing here has been run on a GPU. The time is the
+larger of bytes over bandwidth and flops over peak, plus what the kernels of one call take to start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from benchmarks.shapes import NETWORKS
+from lps_kernels._registry import REGISTRY
+
+# A kernel that follows another on a stream starts about this much later than it could.
+LAUNCH_SECONDS = 3e-6
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Peaks as their maker publishes them, without sparsity: bytes and flops a second."""
+
+    name: str
+    bandwidth: float
+    fp32: float  # on ordinary cores
+    tf32: float  # on tensor cores
+    source: str
+
+
+# The fp32 products of the dense family are three TF32 products each (csrc/cuda/matrix.cuh).
+GPUS = (
+    Gpu("A100", 2.039e12, 19.5e12, 156e12, "NVIDIA A100 80GB SXM data sheet: 2,039 GB/s, FP32 19.5, TF32 156 TFLOPS"),
+    Gpu(
+        "H100",
+        3.35e12,
+        67e12,
+        494.5e12,
+        "NVIDIA H100 SXM data sheet: 3.35 TB/s, FP32 67, TF32 989 TFLOPS, half of it without sparsity",
+    ),
+    Gpu(
+        "B200",
+        8e12,
+        80e12,
+        1.1e15,
+        "NVIDIA Blackwell brief, HGX B200: 8 TB/s, FP32 80, TF32 2,200 TFLOPS, half of it without sparsity",
+    ),
+)
+
+TENSOR_CORE_OPS = {"structured_linear", "structured_conv1d", "structured_conv2d", "masked_linear"}
+# Launches of one call in the steady state; tests/native/test_cuda.py counts them.
+LAUNCHES = {"group_scores": 2, "project": 4, "admm_update_": 4}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One operator on one network."""
+
+    op: str
+    bytes: int
+    flops: int
+    launches: int
+
+    def seconds(self, gpu: Gpu) -> float:
+        """The least time on this GPU."""
+        peak = gpu.tf32 / 3 if self.op in TENSOR_CORE_OPS else gpu.fp32
+        return max(self.bytes / gpu.bandwidth, self.flops / peak) + self.launches * LAUNCH_SECONDS
+
+    def bound(self, gpu: Gpu) -> str:
+        """What most of that time is."""
+        peak = gpu.tf32 / 3 if self.op in TENSOR_CORE_OPS else gpu.fp32
+        parts = {
+            "memory": self.bytes / gpu.bandwidth,
+            "arithmetic": self.flops / peak,
+            "launches": self.launches * LAUNCH_SECONDS,
+        }
+        return max(parts, key=lambda part: parts[part])
+
+
+def estimate(op: str, network: str) -> Estimate:
+    """From the operator's own cost of its workload at the network's shapes."""
+    calls = REGISTRY[op].workload(NETWORKS[network])
+    costs = [REGISTRY[op].cost(*args) for args in calls]
+    launches = LAUNCHES.get(op, 1) * len(calls)
+    return Estimate(op, sum(cost.bytes for cost in costs), sum(cost.flops for cost in costs), launches)
+
+
+def table(network: str, shares: Mapping[str, float], ops: Iterable[str] = tuple(REGISTRY)) -> list[str]:
+    """Markdown: bytes, flops and expected microseconds on each GPU, beside the measured share of the CPU's roofline."""
+    names = " | ".join(f"{gpu.name} µs (bound)" for gpu in GPUS)
+    lines = [
+        f"| operator on {network} | MB | GFLOP | launches | {names} | CPU: measured share of the bandwidth |",
+        "|---|---|---|---|" + "---|" * len(GPUS) + "---|",
+    ]
+    for op in ops:
+        here = estimate(op, network)
+        if here.bytes == 0:
+            continue
+        times = " | ".join(f"{1e6 * here.seconds(gpu):.1f} ({here.bound(gpu)})" for gpu in GPUS)
+        share = f"{100 * shares[op]:.0f} %" if op in shares else "-"
+        lines.append(
+            f"| `{op}` | {here.bytes / 1e6:.1f} | {here.flops / 1e9:.3f} | {here.launches} | {times} | {share} |"
+        )
+    lines += ["", "Sources of the peaks: " + "; ".join(gpu.source for gpu in GPUS) + "."]
+    return lines
