@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +51,13 @@ def test_another_platform_is_named(tmp_path: Path) -> None:
 
 def test_a_wrong_lps_cuda_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path, LPS_CUDA="yes") == "learn-prune-share: LPS_CUDA: expected 0 or 1, got yes"
+
+
+def test_cuda_without_its_compiler_is_named(tmp_path: Path) -> None:
+    for tool in ("c++", "cmake", "ninja"):
+        found = shutil.which(tool)
+        assert found is not None
+        (tmp_path / tool).symlink_to(found)
+    said = refusal(tmp_path, PATH=str(tmp_path), LPS_CUDA="1", CUDACXX="")
+    wanted = "LPS_CUDA=1 needs CUDA's compiler, and nvcc was not found on the PATH; install CUDA 13 or set CUDACXX"
+    assert said == f"learn-prune-share: {wanted}"
