@@ -69,7 +69,7 @@ def placed(args: Args) -> Args:
             return tensor.to(DEVICE, copy=True)
         memory = tensor.untyped_storage()
         if memory.data_ptr() not in storages:
-            flat = torch.empty(0, dtype=torch.uint8).set_(memory)  # type: ignore[call-overload]
+            flat = torch.empty(0, dtype=torch.uint8).set_(memory)
             storages[memory.data_ptr()] = flat.to(DEVICE, copy=True)
         typed = storages[memory.data_ptr()].view(tensor.dtype)
         return typed.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
@@ -184,12 +184,12 @@ def test_calls_keep_to_the_current_stream(op: Op, backend: str) -> None:
     sample = small_samples(op, op.dtypes[0], limit=1, most=10_000)[0]
     want = on_host(results_of(op, run, placed(sample.args)))
     args, late = placed(sample.args), placed(sample.args)
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
         for tensor in tensors_in(late):
             tensor.zero_()
-        torch.cuda._sleep(50_000_000)
+        torch.cuda._sleep(50_000_000)  # type: ignore[no-untyped-call]
         for tensor, value in zip(tensors_in(late), tensors_in(args), strict=True):
             tensor.copy_(value)
         results = results_of(op, run, late)
@@ -215,7 +215,7 @@ def test_a_step_captured_in_a_graph_goes_on_counting() -> None:
     eager, captured = (ProximalAdam(make_layers(sizes), lr=1e-2, rho=0.1, tau=0.2, capturable=True) for _ in range(2))
     for _ in range(5):
         eager.step()
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(side):
         captured.step()
     side.synchronize()
@@ -266,7 +266,8 @@ def test_learning_forgets_nothing() -> None:
     def answer() -> Tensor:
         net.eval()
         with torch.no_grad():
-            return net(inputs_of(tasks[0]).to(DEVICE), task=1).cpu()
+            logits: Tensor = net(inputs_of(tasks[0]).to(DEVICE), task=1)
+        return logits.cpu()
 
     net.learn(tasks[0], QUICK)
     before = answer()

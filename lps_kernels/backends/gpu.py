@@ -42,7 +42,7 @@ def triton(wanted: bool, cuda_active: bool) -> tuple[bool, str]:
         return False, "the CUDA kernels of the native library come first; LPS_BACKEND=triton prefers these"
     if importlib.util.find_spec("triton") is None:
         return False, "triton is not installed; run `pip install triton`"
-    library = torch.library.Library("lps", "IMPL")
+    library = torch.library.Library("lps", "IMPL")  # type: ignore[no-untyped-call]
     for name in REGISTRY:
         library.impl(name, _on_first_call(name), KEY, allow_override=True)  # type: ignore[no-untyped-call]
     _registrations.append(library)
