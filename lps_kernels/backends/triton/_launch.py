@@ -1,0 +1,112 @@
+"""What all Triton kernels share on the host's side: sizes, tables in device memory, launch options, tuning."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+T = TypeVar("T")
+
+INTERPRETING: bool = triton.knobs.runtime.interpret
+
+# Every operation is rounded on its own, as all backends do: multiply-adds are not fused.
+EXACT: dict[str, object] = {"enable_fp_fusion": False}
+
+FLOATS = {
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
+}
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """One kernel as it is compiled ahead of time, with no GPU: argument types, constants and compiler options.
+
+    ``signature`` has every argument that is not a constant, in Triton's words (``*fp32``, ``i64``); ``constexprs`` the
+    others. ``options`` are launch options such as ``num_warps`` and ``enable_fp_fusion``.
+    """
+
+    name: str
+    fn: Any
+    signature: dict[str, str]
+    constexprs: dict[str, object]
+    options: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How the work of the multi-tensor kernels is cut. The tests run other cuts too; the result is the same bits."""
+
+    step: int = 1024  # weights a program of the optimiser step
+    chunk: int = 1024  # coordinates a program that selects or writes; below 2^16
+    search: int = 1024  # keys that a search looks at together
+    sample: int = 4096  # coordinates that bracket a threshold
+    digit: int = 8  # bits of a key that one pass of a search settles
+    columns: tuple[int, int] = (8, 128)  # tile of rows x columns for groups of short runs
+    runs: tuple[int, int] = (4, 256)  # tile of groups x coordinates for groups of long runs
+    depth: int = 16  # tiles that one program sums
+    fold: int = 128  # groups a program that adds up partial sums
+
+
+sizes = Sizes()
+
+_REMEMBERED: OrderedDict[Hashable, Any] = OrderedDict()
+_MOST_REMEMBERED = 64
+
+
+def remembered(key: Hashable, build: Callable[[], T]) -> T:
+    """What ``build`` made for this key before; the 64 keys used last are kept."""
+    if key in _REMEMBERED:
+        _REMEMBERED.move_to_end(key)
+    else:
+        _REMEMBERED[key] = build()
+        if len(_REMEMBERED) > _MOST_REMEMBERED:
+            _REMEMBERED.popitem(last=False)
+    found: T = _REMEMBERED[key]
+    return found
+
+
+def place(device: torch.device) -> Hashable:
+    """The device and its current stream: a table is remembered by the stream that filled it."""
+    return device, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
+def table_on(device: torch.device, values: Sequence[int]) -> Tensor:
+    """The numbers in device memory, without waiting for the device."""
+    table = torch.tensor(values, dtype=torch.int64)
+    return table if device.type == "cpu" else table.pin_memory().to(device, non_blocking=True)
+
+
+def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Launches inside go to the tensor's device."""
+    return torch.cuda.device(tensor.device) if tensor.device.type == "cuda" else nullcontext()
+
+
+def aligned(addresses: Iterable[int]) -> bool:
+    """Whether 128-bit accesses are allowed at all of these addresses."""
+    return all(address % 16 == 0 for address in addresses)
+
+
+def parts_of(count: int, size: int) -> int:
+    """Pieces of this size that cover ``count``."""
+    return -(-count // size)
+
+
+def tuned(configs: Sequence[triton.Config], kernel: Any) -> Any:
+    """The kernel, tuned by trying these configurations once for every size class and set of dtypes.
+
+    Only for kernels that may run several times over the same arguments. The interpreter takes the first configuration:
+    there is nothing to measure.
+    """
+    chosen = list(configs[:1] if INTERPRETING else configs)
+    return triton.autotune(configs=chosen, key=["size_class"])(kernel)

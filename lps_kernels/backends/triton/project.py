@@ -1,0 +1,275 @@
+"""Projections and the ADMM update in Triton: score, select, write; at most eight launches for any number of layers."""
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# ruff: noqa: N803
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lps_kernels._checks import STATE_FLOATS, check_contiguous, check_no_overlap, refuse_unless
+from lps_kernels._registry import REGISTRY
+from lps_kernels.backends.triton import _launch
+from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_of
+from lps_kernels.backends.triton._numbers import narrow
+from lps_kernels.backends.triton._selections import (
+    CENTRE,
+    FIRST_WRITE,
+    GROUPS,
+    HALF,
+    KEPT,
+    KEYS,
+    OUT,
+    OWNER,
+    RUN,
+    SCORED,
+    WEIGHTS,
+    Plan,
+    Selection,
+    keys_of,
+    plan_for,
+    source_of,
+    values_of,
+)
+from lps_kernels.backends.triton._tables import entry, everywhere, pointer, row_of
+from lps_kernels.backends.triton.bits import packed
+from lps_kernels.backends.triton.scores import score_groups
+from lps_kernels.backends.triton.select import LAST, THRESHOLD, select
+from lps_kernels.ops.scores import View, views_of, weighs
+
+_WARPS = 8
+
+
+@triton.jit
+def _survives(table, rows, row, keys, state, value, inside, begin, mask, INDEX: tl.constexpr, BLOCK: tl.constexpr):
+    """Which weights of a chunk, that begins at ``begin``, lie in a group that survives."""
+    if entry(table, rows, row, SCORED) != 0:
+        # Positions are divided once in 64 bits, the distance from there in as few as will do.
+        run = entry(table, rows, row, RUN)
+        groups = entry(table, rows, row, GROUPS)
+        further = ((begin % run).to(INDEX) + tl.arange(0, BLOCK)) // run.to(INDEX)
+        position = (((begin // run % groups).to(INDEX) + further) % groups.to(INDEX)).to(tl.int64)
+        key = tl.load(keys + entry(table, rows, row, KEYS) + position, mask=mask, other=0)
+    else:
+        position = begin + tl.arange(0, BLOCK)
+        key = keys_of(value, entry(table, rows, row, HALF) != 0)
+    threshold = entry(state, rows, row, THRESHOLD)
+    return inside & ((key > threshold) | ((key == threshold) & (position <= entry(state, rows, row, LAST))))
+
+
+@triton.jit
+def _project_chunk(
+    table,
+    rows,
+    row,
+    keys,
+    state,
+    begin,
+    mask,
+    byte_mask,
+    AS_MASK: tl.constexpr,
+    DTYPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    INDEX: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    index = begin + tl.arange(0, BLOCK)
+    value, _, inside = values_of(source_of(table, rows, row, DTYPE, ALIGNED), index, mask, False)
+    kept = _survives(table, rows, row, keys, state, value, inside, begin, mask, INDEX, BLOCK)
+    # Narrowing what was widened gives it back.
+    written = narrow(tl.where(kept, 1.0 if AS_MASK else value, 0.0), DTYPE)
+    tl.store(pointer(table, rows, row, OUT, DTYPE, ALIGNED) + index, written, mask=mask)
+    byte = begin // 8 + tl.arange(0, BLOCK // 8)
+    tl.store(pointer(table, rows, row, KEPT, tl.uint8, ALIGNED) + byte, packed(kept), mask=byte_mask)
+
+
+@triton.jit
+def _write_projection(
+    table,
+    rows,
+    keys,
+    state,
+    AS_MASK: tl.constexpr,
+    DTYPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    INDEX: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    program = tl.program_id(0)
+    row = row_of(table, rows, program, FIRST_WRITE, ROWS)
+    begin = (program - entry(table, rows, row, FIRST_WRITE)) * BLOCK
+    rest = entry(table, rows, row, WEIGHTS) - begin
+    if rest >= BLOCK:
+        mask, bytes_mask = everywhere(BLOCK), everywhere(BLOCK // 8)
+        _project_chunk(table, rows, row, keys, state, begin, mask, bytes_mask, AS_MASK, DTYPE, ALIGNED, INDEX, BLOCK)
+    else:
+        mask, bytes_mask = tl.arange(0, BLOCK) < rest, tl.arange(0, BLOCK // 8) * 8 < rest
+        _project_chunk(table, rows, row, keys, state, begin, mask, bytes_mask, AS_MASK, DTYPE, ALIGNED, INDEX, BLOCK)
+
+
+@triton.jit
+def _update_chunk(
+    table,
+    rows,
+    row,
+    owned_row,
+    keys,
+    state,
+    begin,
+    mask,
+    DTYPE: tl.constexpr,
+    DUAL: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    INDEX: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    index = begin + tl.arange(0, BLOCK)
+    s, owner, free = values_of(source_of(table, rows, row, DTYPE, ALIGNED), index, mask, DUAL)
+    kept = _survives(table, rows, row, keys, state, s, free, begin, mask, INDEX, BLOCK)
+    shares = _survives(table, rows, owned_row, keys, state, s, mask & ~free, begin, mask, INDEX, BLOCK)
+    kept = kept | shares
+    shared = kept.to(s.dtype)
+    centre = tl.where(free, tl.where(kept, s, -s), shared - (s - shared))
+    tl.store(pointer(table, rows, row, CENTRE, DTYPE, ALIGNED) + index, centre, mask=mask)
+    owner = (owner & 0x7F) | (kept.to(tl.uint8) << 7)
+    tl.store(pointer(table, rows, row, OWNER, tl.uint8, ALIGNED) + index, owner, mask=mask)
+
+
+@triton.jit
+def _write_update(
+    table,
+    rows,
+    keys,
+    state,
+    DTYPE: tl.constexpr,
+    DUAL: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    INDEX: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    program = tl.program_id(0)
+    # Two selections a layer, of its free and of its owned weights; both name the same first program.
+    owned = row_of(table, rows, program, FIRST_WRITE, ROWS)
+    row = owned - 1
+    begin = (program - entry(table, rows, row, FIRST_WRITE)) * BLOCK
+    rest = entry(table, rows, row, WEIGHTS) - begin
+    if rest >= BLOCK:
+        mask = everywhere(BLOCK)
+        _update_chunk(table, rows, row, owned, keys, state, begin, mask, DTYPE, DUAL, ALIGNED, INDEX, BLOCK)
+    else:
+        mask = tl.arange(0, BLOCK) < rest
+        _update_chunk(table, rows, row, owned, keys, state, begin, mask, DTYPE, DUAL, ALIGNED, INDEX, BLOCK)
+
+
+def _check_keep(op: str, name: str, keep: Sequence[int], views: Sequence[View], region: str) -> None:
+    """What the sizes alone tell; a keep beyond the groups that the region has keeps all of them."""
+    kind = "" if region == "all" else f"{region} "
+    for layer, (count, view) in enumerate(zip(keep, views, strict=True)):
+        # A view without weights has no group to keep.
+        groups = view[1] if view[0] * view[2] > 0 else 0
+        expected = f"between 0 and {groups} (the {kind}groups of layer {layer})"
+        refuse_unless(0 <= count <= groups, op, f"{name}[{layer}]", expected, count)
+
+
+def project(
+    x: Sequence[Tensor],
+    owner: Sequence[Tensor],
+    keep: Sequence[int],
+    views: Sequence[int],
+    score: str,
+    region: str,
+    output: str,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Keep the best groups of every layer, as values or as ones, and their packed bits."""
+    projected: list[Tensor]
+    kept: list[Tensor]
+    projected, kept = REGISTRY["project"].fake(x, owner, keep, views, score, region, output)
+    _check_keep("project", "keep", keep, views_of(views), region)
+    if sum(tensor.numel() for tensor in x) == 0:
+        return projected, kept
+    selections = [
+        Selection(
+            tensor.contiguous(),
+            view,
+            region,
+            weighs(score),
+            keep[layer],
+            owner=owner[layer].contiguous() if owner else None,
+            out=projected[layer],
+            kept=kept[layer],
+        )
+        for layer, (tensor, view) in enumerate(zip(x, views_of(views), strict=True))
+    ]
+    plan, dtype = plan_for(selections), x[0].dtype
+    with on_device_of(x[0]):
+        keys = score_groups(plan, dtype, dual=False, to_scores=False)
+        state = select(plan, keys, dtype, dual=False)
+        _write_projection[(plan.writes,)](
+            plan.table, plan.rows, keys, state, AS_MASK=output == "mask", **_writing(plan, dtype)
+        )
+    return projected, kept
+
+
+def admm_update_(
+    v: Sequence[Tensor],
+    centre: Sequence[Tensor],
+    owner: Sequence[Tensor],
+    keep_free: Sequence[int],
+    keep_owned: Sequence[int],
+    views: Sequence[int],
+    sharing_views: Sequence[int],
+    fresh: bool,
+) -> None:
+    """Project both roles of every layer and write ``centre`` and the kept bits of ``owner``."""
+    op = "admm_update_"
+    REGISTRY[op].fake(v, centre, owner, keep_free, keep_owned, views, sharing_views, fresh)
+    written = [(f"{name}[{i}]", t) for name, ts in (("centre", centre), ("owner", owner)) for i, t in enumerate(ts)]
+    for name, tensor in written:
+        check_contiguous(op, name, tensor)
+    check_no_overlap(op, written, [(f"v[{i}]", t) for i, t in enumerate(v)])
+    _check_keep(op, "keep_free", keep_free, views_of(views), "free")
+    _check_keep(op, "keep_owned", keep_owned, views_of(sharing_views), "owned")
+    if sum(tensor.numel() for tensor in v) == 0:
+        return
+    selections = []
+    for layer, (view, sharing) in enumerate(zip(views_of(views), views_of(sharing_views), strict=True)):
+        values = v[layer].contiguous()
+        arrays = {"owner": owner[layer], "centre": centre[layer]}
+        selections.append(Selection(values, view, "free", "l2", keep_free[layer], **arrays))
+        selections.append(Selection(values, sharing, "owned", "half", keep_owned[layer], **arrays))
+    plan, dtype, dual = plan_for(selections, roles=2), v[0].dtype, not fresh
+    with on_device_of(v[0]):
+        keys = score_groups(plan, dtype, dual, to_scores=False)
+        state = select(plan, keys, dtype, dual)
+        _write_update[(plan.writes,)](plan.table, plan.rows, keys, state, DUAL=dual, **_writing(plan, dtype))
+
+
+def _writing(plan: Plan, dtype: torch.dtype) -> dict[str, object]:
+    """Constants and options that both kernels that write are launched with."""
+    constants = {"DTYPE": FLOATS[dtype], "ALIGNED": plan.aligned, "INDEX": plan.index, "ROWS": plan.padded_rows}
+    return {**constants, "BLOCK": _launch.sizes.chunk, "num_warps": _WARPS, **EXACT}
+
+
+def _ahead(dtype: torch.dtype, index: tl.dtype) -> list[Ahead]:
+    """Both kernels for 53 layers."""
+    shared = {"DTYPE": FLOATS[dtype], "ALIGNED": True, "INDEX": index, "ROWS": 64, "BLOCK": _launch.sizes.chunk}
+    signature = {"table": "*i64", "rows": "i32", "keys": "*i64", "state": "*i64"}
+    options = {"num_warps": _WARPS, **EXACT}
+    name = f"{FLOATS[dtype]}-{index}"
+    kernels = [
+        Ahead(f"project-write-{name}", _write_projection, signature, {"AS_MASK": False, **shared}, options),
+        Ahead(f"project-write-mask-{name}", _write_projection, signature, {"AS_MASK": True, **shared}, options),
+    ]
+    if dtype in STATE_FLOATS:
+        update = {"DUAL": True, **shared, "ROWS": 128}
+        kernels.append(Ahead(f"admm_update-write-{name}", _write_update, signature, update, options))
+    return kernels
+
+
+AOT = [ahead for dtype in FLOATS for ahead in _ahead(dtype, tl.int32)] + _ahead(torch.float32, tl.int64)

@@ -1,0 +1,367 @@
+"""Exact top-k in Triton, for all selections of a table in five launches.
+
+A sample of each selection brackets the key of its k-th best group; one pass counts what lies above the bracket and at
+its ends and collects the few keys strictly inside; a search among those gives the exact key. Where fewer groups of that
+very key are wanted than there are, a further pass finds the index of the last one. Nothing of this waits for the
+device, and counts are integers, so the result is the same for any sample and any order of the programs.
+
+A bracket that misses, or holds more keys than there is room for, is repaired by a search through the whole selection:
+exact, but by one program alone. A sample of scattered coordinates and five deviations make that rare. A layer no larger
+than the sample is searched whole at once.
+"""
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# ruff: noqa: N803
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lps_kernels._checks import STATE_FLOATS
+from lps_kernels.backends.triton import _launch
+from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead
+from lps_kernels.backends.triton._selections import (
+    FIRST_CHUNK,
+    GROUPS,
+    HIGH,
+    KEEP,
+    LOW,
+    OUTSIDE,
+    POOL,
+    ROOM,
+    Plan,
+    keys_at,
+    scored_of,
+    source_of,
+)
+from lps_kernels.backends.triton._tables import entry, everywhere, row_of
+
+# What is known of each selection, an int64 each: the bracket, how many keys lie above it, at its upper end, strictly
+# inside and at its lower end; then the key of the last group that survives, how many of that key are wanted (0: all of
+# them), and the index of the last of these.
+BOTTOM, TOP, ABOVE, AT_TOP, INSIDE, AT_BOTTOM, THRESHOLD, WANTED, LAST = (tl.constexpr(i) for i in range(9))
+_STATE = 9
+_NEVER = tl.constexpr(2**63 - 1)
+_WARPS = 8
+
+
+@triton.jit
+def _kth(
+    source,
+    scored,
+    count,
+    stride,
+    low,
+    high,
+    wanted,
+    DUAL: tl.constexpr,
+    DIGIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The largest key in [low, high] that at least ``wanted`` keys of that bracket reach, else ``low``.
+
+    Also how many lie above it in the bracket, and how many it has. Searched are ``count`` keys, one of every
+    ``stride``. ``DIGIT`` bits of the key are settled by one pass.
+    """
+    base = low.to(tl.uint64)
+    span = high.to(tl.uint64) - base
+    shift = tl.full((), 0, tl.uint64)
+    while (span >> shift >> DIGIT) > 0:
+        shift += DIGIT
+    digit = tl.arange(0, 1 << DIGIT)
+    found = tl.full((), 0, tl.uint64)
+    above = tl.full((), 0, tl.int64)
+    ties = tl.full((), 0, tl.int64)
+    for _ in range(shift.to(tl.int32) // DIGIT + 1):
+        counts = tl.zeros((1 << DIGIT,), tl.int64)
+        for begin in range(0, count, BLOCK):
+            i = begin + tl.arange(0, BLOCK).to(tl.int64)
+            # A place of its own in every stride, as if drawn at random.
+            place = i * stride + ((i * 0x9E3779B1) & 0x7FFFFFFF) % stride
+            key = keys_at(source, scored, place, i < count, DUAL)
+            offset = key.to(tl.uint64) - base
+            matches = (key >= low) & (key <= high) & ((offset >> shift >> DIGIT) == (found >> shift >> DIGIT))
+            here = ((offset >> shift) & ((1 << DIGIT) - 1)).to(tl.int32)
+            counts += tl.histogram(here, 1 << DIGIT, mask=matches).to(tl.int64)
+        reaching = above + tl.sum(counts) - tl.cumsum(counts, 0) + counts
+        chosen = tl.max(tl.where(reaching >= wanted, digit, 0))
+        above += tl.sum(tl.where(digit > chosen, counts, 0))
+        ties = tl.sum(tl.where(digit == chosen, counts, 0))
+        found += chosen.to(tl.uint64) << shift
+        shift -= DIGIT
+    return (base + found).to(tl.int64), above, ties
+
+
+@triton.jit
+def _bracket(
+    table,
+    rows,
+    keys,
+    state,
+    DTYPE: tl.constexpr,
+    DUAL: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    SAMPLE: tl.constexpr,
+    DIGIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    groups = entry(table, rows, row, GROUPS)
+    keep = entry(table, rows, row, KEEP)
+    bottom = entry(table, rows, row, LOW)
+    top = entry(table, rows, row, HIGH)
+    if keep >= groups:
+        top = bottom
+    elif keep > 0:
+        count = groups
+        stride = tl.full((), 1, tl.int64)
+        few, many = keep, keep
+        if groups > SAMPLE:
+            count = tl.full((), SAMPLE, tl.int64)
+            stride = groups // SAMPLE
+            share = keep.to(tl.float64) / groups.to(tl.float64)
+            rank = share * SAMPLE
+            spread = rank * (1.0 - share)
+            slack = 5.0 * tl.sqrt(tl.where(spread > 1.0, spread, 1.0)) + 8.0
+            few = (rank - slack).to(tl.int64)
+            many = (rank + slack).to(tl.int64)
+        source = source_of(table, rows, row, DTYPE, ALIGNED)
+        scored = scored_of(table, rows, row, keys)
+        # First the lower end, that many reach, then the upper one.
+        for end in range(2):
+            wanted = tl.where(end == 0, many, few)
+            if (wanted >= 1) & (wanted <= count):
+                bound, _, _ = _kth(source, scored, count, stride, bottom, top, wanted, DUAL, DIGIT, BLOCK)
+                bottom = tl.where(end == 0, bound, bottom)
+                top = tl.where((end == 1) | (few == many), bound, top)
+    tl.store(state + BOTTOM * rows + row, bottom)
+    tl.store(state + TOP * rows + row, top)
+    for counter in tl.static_range(2, 6):
+        tl.store(state + counter * rows + row, tl.full((), 0, tl.int64))
+
+
+@triton.jit
+def _collect_chunk(
+    table,
+    rows,
+    row,
+    keys,
+    state,
+    index,
+    mask,
+    DTYPE: tl.constexpr,
+    DUAL: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
+    source = source_of(table, rows, row, DTYPE, ALIGNED)
+    key = keys_at(source, scored_of(table, rows, row, keys), index, mask, DUAL)
+    bottom = entry(state, rows, row, BOTTOM)
+    top = entry(state, rows, row, TOP)
+    inside = (key > bottom) & (key < top)
+    # A chunk has fewer than 2^16 groups, so that one sum counts them all: above, at the top, inside, at the bottom.
+    which = tl.where(key > top, 0, tl.where(key == top, 16, tl.where(inside, 32, 48))).to(tl.int64)
+    counts = tl.sum(tl.where(key >= bottom, tl.full((), 1, tl.int64) << which, 0))
+    for counter in tl.static_range(4):
+        more = (counts >> (16 * counter)) & 0xFFFF
+        at = state + (ABOVE + counter) * rows + row
+        if counter == 2:
+            if more > 0:
+                # Counts beyond the room tell that keys are missing.
+                place = tl.atomic_add(at, more, sem="relaxed") + tl.cumsum(inside.to(tl.int32), 0) - 1
+                fits = inside & (place < entry(table, rows, row, ROOM))
+                tl.store(keys + entry(table, rows, row, POOL) + place, key, mask=fits)
+        else:
+            tl.atomic_add(at, more, mask=more > 0, sem="relaxed")
+
+
+@triton.jit
+def _collect(
+    table,
+    rows,
+    keys,
+    state,
+    DTYPE: tl.constexpr,
+    DUAL: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    program = tl.program_id(0)
+    row = row_of(table, rows, program, FIRST_CHUNK, ROWS)
+    if entry(table, rows, row, KEEP) > 0:
+        begin = (program - entry(table, rows, row, FIRST_CHUNK)) * BLOCK
+        index = begin + tl.arange(0, BLOCK)
+        rest = entry(table, rows, row, GROUPS) - begin
+        if rest >= BLOCK:
+            _collect_chunk(table, rows, row, keys, state, index, everywhere(BLOCK), DTYPE, DUAL, ALIGNED)
+        else:
+            _collect_chunk(table, rows, row, keys, state, index, tl.arange(0, BLOCK) < rest, DTYPE, DUAL, ALIGNED)
+
+
+@triton.jit
+def _resolve(
+    table,
+    rows,
+    keys,
+    state,
+    DTYPE: tl.constexpr,
+    DUAL: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    DIGIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    keep = entry(table, rows, row, KEEP)
+    low = entry(state, rows, row, BOTTOM)
+    high = entry(state, rows, row, TOP)
+    above = entry(state, rows, row, ABOVE)
+    to_top = above + entry(state, rows, row, AT_TOP)
+    count = entry(state, rows, row, INSIDE)
+    to_inside = to_top + count
+    to_bottom = to_inside + entry(state, rows, row, AT_BOTTOM)
+    is_inside = (to_top < keep) & (keep <= to_inside)
+    # Fewer groups than are to be kept are kept all, from the lowest key on.
+    missed = (above >= keep) | ((to_bottom < keep) & (low > entry(table, rows, row, LOW)))
+    lacks_room = is_inside & (count > entry(table, rows, row, ROOM))
+    at_top = to_top >= keep
+    threshold = tl.where(at_top, high, low)
+    passed = tl.where(at_top, above, to_inside)
+    ties = tl.where(at_top, to_top, to_bottom) - passed
+    if (keep > 0) & (is_inside | missed):
+        is_scored, at = scored_of(table, rows, row, keys)
+        before = to_top
+        if missed | lacks_room:
+            count = entry(table, rows, row, GROUPS)
+            low = entry(table, rows, row, LOW)
+            high = entry(table, rows, row, HIGH)
+            before = tl.full((), 0, tl.int64)
+        else:
+            is_scored = is_scored | True
+            at = keys + entry(table, rows, row, POOL)
+        source = source_of(table, rows, row, DTYPE, ALIGNED)
+        one = tl.full((), 1, tl.int64)
+        threshold, passed, ties = _kth(
+            source, (is_scored, at), count, one, low, high, keep - before, DUAL, DIGIT, BLOCK
+        )
+        passed += before
+    wanted = keep - passed
+    tl.store(state + THRESHOLD * rows + row, tl.where(keep > 0, threshold, _NEVER))
+    tl.store(state + WANTED * rows + row, tl.where((keep > 0) & (wanted < ties), wanted, 0))
+    tl.store(state + LAST * rows + row, tl.where(keep > 0, _NEVER, -1))
+
+
+@triton.jit
+def _ties(
+    table,
+    rows,
+    keys,
+    state,
+    counts,
+    DTYPE: tl.constexpr,
+    DUAL: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """How many groups of each chunk have the threshold's key, where not all of them are wanted."""
+    program = tl.program_id(0)
+    row = row_of(table, rows, program, FIRST_CHUNK, ROWS)
+    if entry(state, rows, row, WANTED) > 0:
+        index = (program - entry(table, rows, row, FIRST_CHUNK)) * BLOCK + tl.arange(0, BLOCK)
+        mask = index < entry(table, rows, row, GROUPS)
+        source = source_of(table, rows, row, DTYPE, ALIGNED)
+        key = keys_at(source, scored_of(table, rows, row, keys), index, mask, DUAL)
+        equal = key == entry(state, rows, row, THRESHOLD)
+        tl.store(counts + program, tl.sum(equal.to(tl.int32)))
+
+
+@triton.jit
+def _last(
+    table,
+    rows,
+    keys,
+    state,
+    counts,
+    DTYPE: tl.constexpr,
+    DUAL: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The index of the last group of the threshold's key that is wanted."""
+    row = tl.program_id(0)
+    wanted = entry(state, rows, row, WANTED)
+    if wanted > 0:
+        groups = entry(table, rows, row, GROUPS)
+        chunks = tl.cdiv(groups, BLOCK)
+        first = entry(table, rows, row, FIRST_CHUNK)
+        before = tl.full((), 0, tl.int64)  # ties before the chunk that holds the last one
+        chunk = tl.full((), 0, tl.int64)
+        for begin in range(0, chunks, BLOCK):
+            i = begin + tl.arange(0, BLOCK).to(tl.int64)
+            ties = tl.load(counts + first + i, mask=i < chunks, other=0).to(tl.int64)
+            through = before + tl.cumsum(ties, 0)
+            passed = (through < wanted) & (i < chunks)
+            # Once the chunk is found, no later one is passed.
+            chunk += tl.sum(passed.to(tl.int64))
+            before = tl.max(tl.where(passed, through, before))
+        index = chunk * BLOCK + tl.arange(0, BLOCK)
+        source = source_of(table, rows, row, DTYPE, ALIGNED)
+        key = keys_at(source, scored_of(table, rows, row, keys), index, index < groups, DUAL)
+        equal = (key == entry(state, rows, row, THRESHOLD)).to(tl.int64)
+        is_last = (equal != 0) & (before + tl.cumsum(equal, 0) == wanted)
+        tl.store(state + LAST * rows + row, tl.max(tl.where(is_last, index, -1)))
+
+
+def select(plan: Plan, keys: Tensor, dtype: torch.dtype, dual: bool) -> Tensor:
+    """Find the threshold and the last tie of every selection; returns the state."""
+    device, sizes = plan.table.device, _launch.sizes
+    state = torch.empty(_STATE * plan.rows, dtype=torch.int64, device=device)
+    counts = torch.empty(plan.chunks, dtype=torch.int32, device=device)
+    constants = {"DTYPE": FLOATS[dtype], "DUAL": dual, "ALIGNED": plan.aligned, "num_warps": _WARPS, **EXACT}
+    searching = {"DIGIT": sizes.digit, "BLOCK": sizes.search, **constants}
+    constants["BLOCK"] = sizes.chunk
+    table, rows, padded = plan.table, plan.rows, plan.padded_rows
+    _bracket[(rows,)](table, rows, keys, state, SAMPLE=sizes.sample, **searching)
+    if plan.chunks > 0:
+        _collect[(plan.chunks,)](table, rows, keys, state, ROWS=padded, **constants)
+    _resolve[(rows,)](table, rows, keys, state, **searching)
+    if plan.chunks > 0:
+        _ties[(plan.chunks,)](table, rows, keys, state, counts, ROWS=padded, **constants)
+        _last[(rows,)](table, rows, keys, state, counts, **constants)
+    return state
+
+
+def _ahead(dtype: torch.dtype, dual: bool) -> list[Ahead]:
+    """The five kernels for 53 layers."""
+    sizes = _launch.sizes
+    shared = {"DTYPE": FLOATS[dtype], "DUAL": dual, "ALIGNED": True}
+    searching: dict[str, object] = {"DIGIT": sizes.digit, "BLOCK": sizes.search}
+    extra: dict[Any, dict[str, object]] = {
+        _bracket: {"SAMPLE": sizes.sample, **searching},
+        _collect: {"ROWS": 64, "BLOCK": sizes.chunk},
+        _resolve: searching,
+        _ties: {"ROWS": 64, "BLOCK": sizes.chunk},
+        _last: {"BLOCK": sizes.chunk},
+    }
+    names = ("bracket", "collect", "resolve", "ties", "last")
+    types = {"rows": "i32", "counts": "*i32"}
+    return [
+        Ahead(
+            f"select-{name}-{FLOATS[dtype]}{'-dual' * dual}",
+            kernel,
+            {argument: types.get(argument, "*i64") for argument in kernel.arg_names if argument.islower()},
+            shared | constants,
+            {"num_warps": _WARPS, **EXACT},
+        )
+        for name, (kernel, constants) in zip(names, extra.items(), strict=True)
+    ]
+
+
+AOT = [
+    *(ahead for dtype in FLOATS for ahead in _ahead(dtype, dual=False)),
+    *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, dual=True)),
+]

@@ -1,0 +1,76 @@
+"""Every Triton kernel, interpreted, against its reference: same bits, nothing beside a tensor, any order of programs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from lps_kernels._registry import REGISTRY, Op
+from tests.helpers import each_op_and_dtype
+from tests.triton.workers import ROOT, Task, environment, interpret, run_all
+
+pytest.importorskip("triton")
+
+
+def task_of(op: Op, dtype: torch.dtype) -> Task:
+    return op.name, str(dtype).removeprefix("torch.")
+
+
+@pytest.fixture(scope="module")
+def results(request: pytest.FixtureRequest) -> dict[Task, dict[str, Any]]:
+    """All wanted tasks, two at a time; the longest first."""
+    wanted = [
+        task_of(item.callspec.params["op"], item.callspec.params["dtype"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and results.__name__ in item.fixturenames and item.module is request.module
+    ]
+    return run_all(sorted(wanted, key=lambda task: task[0] not in ("project", "admm_update_", "group_scores")))
+
+
+@each_op_and_dtype(lambda op, dtype: True)
+def test_interpreted_kernels_agree_with_the_reference(
+    op: Op, dtype: torch.dtype, results: dict[Task, dict[str, Any]]
+) -> None:
+    result = results[task_of(op, dtype)]
+    assert "status" not in result, f"ended by signal {-result['status']}:\n{result['errors']}"
+    assert not result["wrong"], "\n".join(result["wrong"])
+    samples = len(list(op.samples(dtype)))
+    assert result["samples"] == samples
+    assert result["calls"] >= samples
+
+
+def test_there_is_a_kernel_for_every_op() -> None:
+    script = "from lps_kernels.backends.triton import KERNELS; print(*sorted(KERNELS))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == sorted(REGISTRY)
+
+
+def test_importing_the_package_does_not_import_triton() -> None:
+    script = "import sys, lps_kernels; sys.exit('triton' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment(), check=True)
+
+
+def test_guarded_memory_holds_what_it_should() -> None:
+    done = interpret("faults", "none")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["True 1", "True 1"]
+
+
+@pytest.mark.parametrize("fault", ["too-far", "too-early", "allocated"])
+def test_a_kernel_that_reads_one_element_beside_a_tensor_is_killed(fault: str) -> None:
+    done = interpret("faults", fault)
+    assert done.returncode == -signal.SIGSEGV, done.stdout + done.stderr
+
+
+def test_a_kernel_that_depends_on_the_order_of_programs_is_exposed() -> None:
+    done = interpret("faults", "order")
+    first, last, *shuffled = (int(word) for word in done.stdout.split())
+    assert (first, last) == (7, 0)
+    assert any(winner not in (0, 7) for winner in shuffled)
