@@ -36,24 +36,15 @@ class Block:
         return result
 
 
-@dataclass
-class Native:
-    """The kernels of one instruction set with one way to cut the work.
+class Device:
+    """What runs the kernels of a bridge, and the memory that they work on.
 
     Arrays begin at a cache line or, ``shifted``, at an address that is aligned to an element and to nothing more.
     """
 
     bridge: ModuleType
-    isa: str
-    threads: int = 1
-    grain: int = 1 << 40
-    reversed: bool = False
-    shifted: bool = False
-    runner: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        partition = self.bridge.Partition(self.threads, self.grain, self.reversed)
-        self.runner = self.bridge.Runner(self.isa, partition)
+    shifted: bool
+    runner: Any
 
     def room(self, shape: Sequence[int], dtype: torch.dtype) -> Block:
         """Memory that the kernel is to fill; until then it holds the byte 0xCB."""
@@ -76,6 +67,38 @@ class Native:
         return self.bridge.Score.l2 if name in ("magnitude", "l2") else self.bridge.Score.half
 
 
+@dataclass
+class Native(Device):
+    """The kernels of one instruction set with one way to cut the work."""
+
+    bridge: ModuleType
+    isa: str
+    threads: int = 1
+    grain: int = 1 << 40
+    reversed: bool = False
+    shifted: bool = False
+    runner: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        partition = self.bridge.Partition(self.threads, self.grain, self.reversed)
+        self.runner = self.bridge.Runner(self.isa, partition)
+
+
+@dataclass
+class Simulated(Device):
+    """The CUDA kernels on the simulator, with one order of threads and blocks."""
+
+    bridge: ModuleType
+    order: int = 0
+    processors: int = 4
+    tf32: bool = False
+    shifted: bool = False
+    runner: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.runner = self.bridge.Runner(self.order, self.processors, self.tf32)
+
+
 class ShortfallError(Exception):
     """A kernel was asked for more groups than there are; ``untouched`` says whether it wrote nothing."""
 
@@ -94,19 +117,19 @@ def values(*lists: Sequence[Block]) -> list[Tensor]:
     return [block.tensor() for blocks in lists for block in blocks]
 
 
-def pack_bits(native: Native, x: Tensor) -> list[Tensor]:
+def pack_bits(native: Device, x: Tensor) -> list[Tensor]:
     source, bits = native.load(x), native.room((packed_size(x.numel()),), torch.uint8)
     native.bridge.pack_bits(native.runner, source.address, bits.address, x.numel())
     return [bits.tensor()]
 
 
-def unpack_bits(native: Native, bits: Tensor, shape: Sequence[int]) -> list[Tensor]:
+def unpack_bits(native: Device, bits: Tensor, shape: Sequence[int]) -> list[Tensor]:
     source, bools = native.load(bits), native.room(shape, torch.bool)
     native.bridge.unpack_bits(native.runner, source.address, bools.address, prod(shape))
     return [bools.tensor()]
 
 
-def compose(native: Native, w: Tensor, mask: Tensor, w_bar: Tensor, out: Tensor | None = None) -> list[Tensor]:
+def compose(native: Device, w: Tensor, mask: Tensor, w_bar: Tensor, out: Tensor | None = None) -> list[Tensor]:
     kinds = native.bridge.MaskKind
     kind = {torch.bool: kinds.boolean, torch.uint8: kinds.bits}.get(mask.dtype, kinds.values)
     blocks, result = native.load_all((w, mask, w_bar)), native.room(w.shape, w.dtype)
@@ -114,14 +137,14 @@ def compose(native: Native, w: Tensor, mask: Tensor, w_bar: Tensor, out: Tensor 
     return [result.tensor()]
 
 
-def compose_owned(native: Native, v: Tensor, w_bar: Tensor, owner: Tensor, out: Tensor | None = None) -> list[Tensor]:
+def compose_owned(native: Device, v: Tensor, w_bar: Tensor, owner: Tensor, out: Tensor | None = None) -> list[Tensor]:
     blocks, result = native.load_all((v, w_bar, owner)), native.room(v.shape, v.dtype)
     native.bridge.compose_owned(native.runner, native.dtype(v), *addresses(blocks, 3), result.address, v.numel())
     return [result.tensor()]
 
 
 def group_scores(
-    native: Native, x: Sequence[Tensor], owner: Sequence[Tensor], views: Sequence[int], score: str, region: str
+    native: Device, x: Sequence[Tensor], owner: Sequence[Tensor], views: Sequence[int], score: str, region: str
 ) -> list[Tensor]:
     xs, owners, shapes = native.load_all(x), native.load_all(owner), views_of(views)
     scores = [native.room((view[1],), torch.float64) for view in shapes]
@@ -132,7 +155,7 @@ def group_scores(
 
 
 def project(
-    native: Native,
+    native: Device,
     x: Sequence[Tensor],
     owner: Sequence[Tensor],
     keep: Sequence[int],
@@ -159,7 +182,7 @@ def project(
 
 
 def admm_update_(
-    native: Native,
+    native: Device,
     v: Sequence[Tensor],
     centre: Sequence[Tensor],
     owner: Sequence[Tensor],
@@ -179,7 +202,7 @@ def admm_update_(
     return values(centres, owners)
 
 
-def proximal_adam_(native: Native, *args: Any) -> list[Tensor]:
+def proximal_adam_(native: Device, *args: Any) -> list[Tensor]:
     lists, (moves, step, lr, beta1, beta2, eps, rho, tau, clock) = args[:8], args[8:]
     # Kernels of a GPU read the clock themselves; those of the CPU are given what follows from it.
     ticks, step = maybe(native, clock), step if clock is None else int(clock)
@@ -195,7 +218,7 @@ def proximal_adam_(native: Native, *args: Any) -> list[Tensor]:
 
 
 def proximal_grad_(
-    native: Native,
+    native: Device,
     grad: Sequence[Tensor],
     v: Sequence[Tensor],
     centre: Sequence[Tensor],
@@ -212,13 +235,13 @@ def proximal_grad_(
     return values(blocks[0])
 
 
-def inference(native: Native, name: str, x: Tensor) -> Callable[..., None]:
+def inference(native: Device, name: str, x: Tensor) -> Callable[..., None]:
     """The bridge's function for the dtype of x, its runner given."""
     function = getattr(native.bridge, f"{name}_{str(x.dtype).removeprefix('torch.')}")
     return lambda *args: function(native.runner, *args)
 
 
-def maybe(native: Native, tensor: Tensor | None) -> Block | None:
+def maybe(native: Device, tensor: Tensor | None) -> Block | None:
     return None if tensor is None else native.load(tensor)
 
 
@@ -232,7 +255,7 @@ def chosen(block: Block | None, limit: int) -> tuple[int, int]:
 
 
 def structured_linear(
-    native: Native,
+    native: Device,
     x: Tensor,
     weight: Tensor,
     columns: Tensor | None,
@@ -251,7 +274,7 @@ def structured_linear(
 
 
 def masked_linear(
-    native: Native, x: Tensor, w_bar: Tensor, owner: Tensor, bits: Tensor, task: int, bias: Tensor | None, relu: bool
+    native: Device, x: Tensor, w_bar: Tensor, owner: Tensor, bits: Tensor, task: int, bias: Tensor | None, relu: bool
 ) -> list[Tensor]:
     blocks, shift, (outputs, inputs) = native.load_all((w_bar, owner, bits)), maybe(native, bias), w_bar.shape
     source, y = native.load(x), native.room((*x.shape[:-1], outputs), x.dtype)
@@ -261,7 +284,7 @@ def masked_linear(
     return [y.tensor()]
 
 
-def sparse_linear(native: Native, x: Tensor, *rest: Any) -> list[Tensor]:
+def sparse_linear(native: Device, x: Tensor, *rest: Any) -> list[Tensor]:
     packed, (bias, outputs, relu) = native.load_all(rest[:4]), rest[4:]
     source, shift, y = native.load(x), maybe(native, bias), native.room((*x.shape[:-1], outputs), x.dtype)
     weight = x.shape[-1], tuple(addresses(packed, 4)), outputs
@@ -279,7 +302,7 @@ def conv_shape(x: Tensor, conv: Convolution) -> list[int]:
     return [*x.shape[:2], *size, *conv.kernel, *conv.stride, *conv.padding, *conv.dilation, *out]
 
 
-def structured_conv(native: Native, x: Tensor, weight: Tensor, *rest: Any) -> list[Tensor]:
+def structured_conv(native: Device, x: Tensor, weight: Tensor, *rest: Any) -> list[Tensor]:
     columns, rows, bias, residual, outputs, *sizes, _, relu = rest
     conv = Convolution(*sizes)
     source, packed = native.load(x), native.load(weight)
@@ -291,7 +314,7 @@ def structured_conv(native: Native, x: Tensor, weight: Tensor, *rest: Any) -> li
     return [y.tensor()]
 
 
-def sparse_conv(native: Native, x: Tensor, *rest: Any) -> list[Tensor]:
+def sparse_conv(native: Device, x: Tensor, *rest: Any) -> list[Tensor]:
     packed, (bias, residual, outputs, *sizes, _, relu) = native.load_all(rest[:4]), rest[4:]
     conv = Convolution(*sizes)
     source, shift, added = native.load(x), maybe(native, bias), maybe(native, residual)

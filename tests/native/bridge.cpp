@@ -14,6 +14,7 @@
 #include <vector>
 
 #ifdef LPS_SIMULATED
+#include "cuda/runtime.h"
 #include "simulator/runner.h"
 #else
 #include "runner.h"
@@ -39,6 +40,9 @@ class Buffer {
     if (posix_memalign(&block, 64, size + offset) != 0) throw std::bad_alloc();
     block_.reset(block);
     std::memset(block, 0xcb, size + offset);
+#ifdef LPS_SIMULATED
+    watch_ = watch_buffer(at<void>(address()), size);
+#endif
   }
   Address address() const { return reinterpret_cast<Address>(block_.get()) + offset_; }
   size_t size() const { return size_; }
@@ -46,6 +50,9 @@ class Buffer {
  private:
   size_t size_, offset_;
   std::unique_ptr<void, decltype(&std::free)> block_;
+#ifdef LPS_SIMULATED
+  std::unique_ptr<simulator::Watch> watch_;
+#endif
 };
 
 using Sizes = std::tuple<int64_t, int64_t, int64_t>;
@@ -188,26 +195,33 @@ void def_inference(py::module_& m, const std::string& suffix) {
 
 PYBIND11_MODULE(lps_bridge, m) {
   using lps::DType, lps::MaskKind, lps::Score, lps::Region, lps::Output, lps::Moves;
-  py::enum_<DType>(m, "DType")
+  // Local to the module: an interpreter may load several bridges.
+  py::enum_<DType>(m, "DType", py::module_local())
       .value("float32", DType::f32)
       .value("float64", DType::f64)
       .value("bfloat16", DType::bf16)
       .value("float16", DType::f16);
-  py::enum_<MaskKind>(m, "MaskKind")
+  py::enum_<MaskKind>(m, "MaskKind", py::module_local())
       .value("values", MaskKind::values)
       .value("boolean", MaskKind::boolean)
       .value("bits", MaskKind::bits);
-  py::enum_<Score>(m, "Score").value("l2", Score::l2).value("half", Score::half);
-  py::enum_<Region>(m, "Region").value("all", Region::all).value("free", Region::free).value("owned", Region::owned);
-  py::enum_<Output>(m, "Output").value("values", Output::values).value("mask", Output::mask);
-  py::enum_<Moves>(m, "Moves").value("free", Moves::free).value("all", Moves::all).value("kept", Moves::kept);
+  py::enum_<Score>(m, "Score", py::module_local()).value("l2", Score::l2).value("half", Score::half);
+  py::enum_<Region>(m, "Region", py::module_local())
+      .value("all", Region::all)
+      .value("free", Region::free)
+      .value("owned", Region::owned);
+  py::enum_<Output>(m, "Output", py::module_local()).value("values", Output::values).value("mask", Output::mask);
+  py::enum_<Moves>(m, "Moves", py::module_local())
+      .value("free", Moves::free)
+      .value("all", Moves::all)
+      .value("kept", Moves::kept);
 
-  py::class_<Buffer>(m, "Buffer")
+  py::class_<Buffer>(m, "Buffer", py::module_local())
       .def(py::init<size_t, size_t>(), py::arg("size"), py::arg("offset"))
       .def_property_readonly("address", &Buffer::address)
       .def_property_readonly("size", &Buffer::size);
   def_runner(m);
-  py::class_<lps::AdamScalars>(m, "AdamScalars")
+  py::class_<lps::AdamScalars>(m, "AdamScalars", py::module_local())
       .def(py::init([](double beta1, double beta2, double eps, double rho, double tau, double step_size,
                        double inverse_root, Address clock, double lr) {
         return lps::AdamScalars{beta1, beta2, eps, rho, tau, step_size, inverse_root, at<const int64_t>(clock), lr};
@@ -237,6 +251,9 @@ PYBIND11_MODULE(lps_bridge, m) {
   def_inference<float>(m, "float32");
   def_inference<double>(m, "float64");
 #ifdef LPS_SIMULATED
+  m.def("upload", [](Address from, Address to, int64_t bytes) {
+    lps::upload(nullptr, at<const void>(from), at<void>(to), bytes);
+  });
   def_inference<lps::f16>(m, "float16");
   def_inference<lps::bf16>(m, "bfloat16");
 #endif

@@ -1,0 +1,1 @@
+"""A CUDA simulator: see README.md."""

@@ -1,0 +1,245 @@
+"""The CUDA kernels on the simulator: the references' bits in every order, no fault that a sanitizer sees, few bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from lps_kernels._registry import REGISTRY, Args, BadInput, Op, Sample
+from tests.helpers import (
+    OPS,
+    SUMMED,
+    CorrectSqrt,
+    assert_same_bits,
+    copy_of,
+    each_op_and_dtype,
+    finite,
+    names_of,
+    results_of,
+    small_samples,
+    weights_in,
+)
+from tests.native.adaptors import ADAPTORS, ShortfallError, Simulated
+from tests.native.build import ROOT, load
+from tests.native.sanitizers import run_sanitized
+
+Build = Callable[[str], Path]
+PROCESSORS = (4, 1, 132, 3)  # of the devices that the four orders are simulated on
+
+
+def ways(bridge: ModuleType) -> Iterator[Simulated]:
+    """Every order, on a device of its own size, with arrays at cache lines and between them."""
+    for order, processors in zip(bridge.orders(), PROCESSORS, strict=True):
+        yield Simulated(bridge, order, processors, shifted=order % 2 == 1)
+
+
+def label(sample: Sample, way: Simulated) -> str:
+    return f"{sample.name}, order {way.order}, {way.processors} multiprocessors"
+
+
+@each_op_and_dtype(lambda op, dtype: op.name not in SUMMED)
+def test_kernels_give_the_bits_of_the_reference_in_every_order(
+    op: Op, dtype: torch.dtype, simulated: ModuleType
+) -> None:
+    every = list(ways(simulated))
+    for sample in op.samples(dtype):
+        with CorrectSqrt():
+            want = results_of(op, op.reference, copy_of(sample.args))
+        for way in every:
+            assert_same_bits(ADAPTORS[op.name](way, *sample.args), want, label(sample, way))
+
+
+@each_op_and_dtype(lambda op, dtype: op.name in SUMMED)
+def test_sums_have_the_same_bits_in_every_order_and_are_those_of_the_reference(
+    op: Op, dtype: torch.dtype, simulated: ModuleType
+) -> None:
+    relative = op.tolerance.relative[dtype]
+    # A product's depth is cut by the number of multiprocessors, so its bits are those of one device.
+    every = [Simulated(simulated, order, shifted=order % 2 == 1) for order in simulated.orders()]
+    for sample in op.samples(dtype):
+        reference = results_of(op, op.reference, copy_of(sample.args))
+        got = [ADAPTORS[op.name](way, *sample.args) for way in every]
+        torch.testing.assert_close(got[0], reference, rtol=relative, atol=16 * relative, equal_nan=True)
+        for way, other in zip(every[1:], got[1:], strict=True):
+            assert_same_bits(other, got[0], label(sample, way))
+
+
+@each_op_and_dtype(lambda op, dtype: op.name in SUMMED)
+def test_sums_are_right_on_devices_of_any_size(op: Op, dtype: torch.dtype, simulated: ModuleType) -> None:
+    relative = op.tolerance.relative[dtype]
+    for sample in small_samples(op, dtype, 12, 100_000):
+        reference = results_of(op, op.reference, copy_of(sample.args))
+        for processors in (1, 132):
+            got = ADAPTORS[op.name](Simulated(simulated, processors=processors), *sample.args)
+            torch.testing.assert_close(got, reference, rtol=relative, atol=16 * relative, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["structured_linear", "masked_linear", "structured_conv2d"])
+def test_products_round_to_tf32_where_that_is_allowed_and_only_there(name: str, simulated: ModuleType) -> None:
+    op = REGISTRY[name]
+    sample = max(filter(finite, op.samples(torch.float32)), key=weights_in)
+    (want,) = results_of(op, op.reference, copy_of(sample.args))
+    errors = []
+    for tf32 in (False, True):
+        (got,) = ADAPTORS[name](Simulated(simulated, tf32=tf32), *sample.args)
+        errors.append(float((got - want).abs().max() / want.abs().max()))
+    # TF32 has 10 bits after the leading one.
+    assert errors[0] < 2.0**-18
+    assert 2.0**-16 < errors[1] < 2.0**-9
+
+
+def with_keep(op: Op, bad: BadInput, keep: int | None) -> Args:
+    """The call with the count that it is refused for replaced, by all the groups that there are where None is given."""
+    found = re.search(r"(\w+)\[(\d+)\]: expected between 0 and (\d+)", bad.message)
+    assert found is not None
+    args = list(bad.args)
+    counts = list(args[names_of(op).index(found[1])])
+    counts[int(found[2])] = int(found[3]) if keep is None else keep
+    args[names_of(op).index(found[1])] = counts
+    return tuple(args)
+
+
+def shortfalls(op: Op) -> list[BadInput]:
+    return [bad for bad in op.bad_inputs() if "groups of layer" in bad.message]
+
+
+@pytest.mark.parametrize("name", ["project", "admm_update_"])
+def test_a_shortfall_that_sizes_tell_is_reported_and_nothing_is_written(name: str, simulated: ModuleType) -> None:
+    op = REGISTRY[name]
+    for bad in shortfalls(op):
+        for way in ways(simulated):
+            for keep in (-1, 1000):
+                with pytest.raises(ShortfallError) as raised:
+                    ADAPTORS[name](way, *with_keep(op, bad, keep))
+                assert f"[{raised.value.layer}]: expected between 0 and " in bad.message
+                assert raised.value.untouched, bad.name
+
+
+@pytest.mark.parametrize("name", ["project", "admm_update_"])
+def test_more_groups_than_a_region_has_are_all_of_them(name: str, simulated: ModuleType) -> None:
+    op = REGISTRY[name]
+    by_values = [bad for bad in shortfalls(op) if bad.reads_values]
+    assert len(by_values) >= 2
+    for bad in by_values:
+        want = results_of(op, op.reference, copy_of(with_keep(op, bad, None)))
+        for way in ways(simulated):
+            assert_same_bits(ADAPTORS[name](way, *bad.args), want, bad.name)
+
+
+@pytest.mark.parametrize("size", [4, 3840, 3844, 20_000])
+def test_uploads_copy_every_byte(size: int, simulated: ModuleType) -> None:
+    device, table = Simulated(simulated), torch.randint(256, (size,), dtype=torch.uint8)
+    source, target = device.load(table), device.room(table.shape, torch.uint8)
+    simulated.upload(source.address, target.address, size)
+    assert torch.equal(target.tensor(), table)
+
+
+def kernels_in_the_sources() -> set[str]:
+    bounds = r"(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?"
+    sources = [*(ROOT / "csrc" / "cuda").glob("*.cuh"), *(ROOT / "csrc" / "cuda").glob("*.cu")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    names = re.findall(rf"__global__\s+void\s+{bounds}(\w+)\(", text)
+    assert len(names) == text.count("__global__")
+    return set(names)
+
+
+def test_the_samples_run_every_kernel_that_there_is(simulated: ModuleType) -> None:
+    simulated.clear()
+    for op in OPS:
+        for sample in small_samples(op, op.dtypes[0], 25, 1 << 40):
+            ADAPTORS[op.name](Simulated(simulated), *sample.args)
+    launched = {name.partition("<")[0] for name in simulated.launches()} | {"upload_kernel"}  # which has its own test
+    assert launched == kernels_in_the_sources()
+
+
+# Samples of up to so many elements, how many of each op and dtype, and in how many orders. The address sanitizer sees
+# all samples; the thread sanitizer keeps a record of every thread, so it sees some of the small ones.
+@pytest.mark.parametrize(
+    ("build", "most", "limit", "orders"), [("address", 1 << 40, 1 << 40, 1), ("thread", 20_000, 6, 1)]
+)
+def test_no_sample_has_a_fault_that_a_sanitizer_sees(
+    build: str, most: int, limit: int, orders: int, simulator: Build
+) -> None:
+    module = str(simulator(f"cuda_{build}"))
+    done = run_sanitized(build, "tests.native.simulator.run_samples", module, str(most), str(limit), str(orders))
+    assert done.returncode == 0, done.stdout + done.stderr
+    samples = sum(len(small_samples(op, dtype, limit, most)) for op in OPS for dtype in op.dtypes)
+    assert done.stdout.split() == [str(samples * orders), "calls"]
+
+
+def admm_layers(count: int) -> Args:
+    """A call over so many small layers, every kind of group among them."""
+    torch.manual_seed(count)
+    shapes = [(3 + i % 3, 4, 2) for i in range(count)]
+    v, centre = ([torch.randn(shape) for shape in shapes] for _ in range(2))
+    owner = [torch.randint(0, 3, shape, dtype=torch.uint8) for shape in shapes]
+    views = [
+        size for i, (a, b, c) in enumerate(shapes) for size in [(1, a * b * c, 1), (1, a, b * c), (a, b, c)][i % 3]
+    ]
+    return v, centre, owner, [1] * count, [1] * count, views, views, False
+
+
+def test_an_admm_update_takes_few_launches_for_any_number_of_layers(simulated: ModuleType) -> None:
+    launches = []
+    for count in (53, 500):
+        device, args = Simulated(simulated), admm_layers(count)
+        simulated.clear()
+        assert_same_bits(
+            ADAPTORS["admm_update_"](device, *args),
+            results_of(REGISTRY["admm_update_"], REGISTRY["admm_update_"].reference, copy_of(args)),
+            f"{count} layers",
+        )
+        launches.append(simulated.launches())
+    assert launches[0] == launches[1]
+    assert len(launches[0]) <= 8
+
+
+@pytest.fixture(scope="module")
+def counting(simulator: Build) -> ModuleType:
+    return load(simulator("cuda_counting"))
+
+
+def bytes_a_weight(counting: ModuleType, op: str, args: Args, weights: int) -> dict[str, tuple[float, float]]:
+    """Loaded and stored, by buffer; buffers are numbered in the order in which the adaptor makes them."""
+    counting.clear()
+    ADAPTORS[op](Simulated(counting), *args)
+    total: dict[str, tuple[float, float]] = {}
+    for buffers in counting.traffic_counts().values():
+        for name, (loaded, stored) in buffers.items():
+            before = total.get(name, (0.0, 0.0))
+            total[name] = before[0] + loaded / weights, before[1] + stored / weights
+    return total
+
+
+def test_the_step_moves_at_most_45_bytes_a_weight(counting: ModuleType) -> None:
+    (args,) = REGISTRY["proximal_adam_"].workload([(300, 400), (7,)])
+    moved = bytes_a_weight(counting, "proximal_adam_", args, 300 * 400 + 7)
+    total = sum(loaded + stored for loaded, stored in moved.values())
+    # Seven arrays of fp32 of which three are read and written and one only written, and a byte of owner: 41.
+    assert 41 <= total <= 45, moved
+
+
+@pytest.mark.parametrize("groups", ["weights", "rows", "columns"])
+def test_a_projection_reads_the_values_twice_and_writes_them_once(groups: str, counting: ModuleType) -> None:
+    torch.manual_seed(0)
+    rows, columns = 500, 800
+    weights = rows * columns
+    x = torch.randn(rows, columns)
+    view, score = {
+        "weights": ([1, weights, 1], "magnitude"),
+        "rows": ([1, rows, columns], "l2"),
+        "columns": ([rows, columns, 1], "l2"),
+    }[groups]
+    args: Args = [x], [], [view[1] // 5], view, score, "all", "values"
+    moved = bytes_a_weight(counting, "project", args, weights)
+    # The sample that brackets the threshold adds 4096 reads; values inside the bracket go through scratch memory.
+    assert 2 * 4 <= moved["buffer 0"][0] <= 2.05 * 4
+    assert moved["buffer 0"][1] == 0
+    assert moved["buffer 1"] == (0, 4)
+    assert moved["buffer 2"] == (0, 1 / 8)
+    assert sum(moved["scratch"]) <= 1.0, moved
