@@ -1,0 +1,53 @@
+"""``python -m benchmarks.gpu``: compile every kernel for every architecture, report what it takes, check it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.gpu import tables
+from benchmarks.gpu.gate import ARCHITECTURES, jobs_of, run
+from benchmarks.gpu.nvcc_report import nvcc
+
+TOOLCHAINS = ("nvcc", "triton")
+
+
+def _architecture(text: str) -> str:
+    name = text if text.startswith(("sm_", "gfx")) else f"sm_{text}"
+    if name not in ARCHITECTURES:
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(ARCHITECTURES)}, got {text}")
+    return name
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--arch", nargs="+", type=_architecture, default=ARCHITECTURES, help="80 or sm_80, gfx942")
+    parser.add_argument("--only", choices=TOOLCHAINS, help="one of the two toolchains")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables between the markers of this file")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a kernel is not as it should be")
+    parser.add_argument("--processes", type=int, default=2)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command."""
+    args = _parser().parse_args(arguments)
+    toolchains = TOOLCHAINS if args.only is None else (args.only,)
+    if "nvcc" in toolchains and nvcc() is None:
+        print("python -m benchmarks.gpu: nvcc was not found; --only triton does without it", file=sys.stderr)
+        return 2
+    begun = time.perf_counter()
+    report = run(jobs_of(toolchains, args.arch), args.processes)
+    problems = report.problems()
+    print(f"{len(report.kernels)} kernels in {time.perf_counter() - begun:.0f} s, {len(problems)} problems")
+    for problem in problems:
+        print(problem)
+    if args.write is not None:
+        tables.write(report, args.write)
+    return 1 if args.check and problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

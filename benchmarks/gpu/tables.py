@@ -1,0 +1,62 @@
+"""The reports as Markdown, one table an architecture, between two markers of a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks.gpu.resources import Kernel, Report
+
+BEGIN, END = "<!-- kernels -->", "<!-- /kernels -->"
+STUB = f"# GPU kernels\n\n{BEGIN}\n{END}\n"
+INTRODUCTION = """\
+Written by `python -m benchmarks.gpu --write docs/gpu.md`; compiled, never run on a GPU. Registers are those of a thread
+(vector registers on AMD), threads and bytes of shared memory those of a block, static and dynamic. Occupancy is the
+share of a multiprocessor's warps that can be resident, by the limits in the CUDA C++ Programming Guide (compute
+capabilities), and LLVM's own figure on AMD. The last column counts tensor-core instructions. A product of matrices is
+not taken to be memory-bound: each of its warps keeps many loads and products under way."""
+
+
+def write(report: Report, path: Path) -> None:
+    """Put the tables between the markers; a file that does not exist is made."""
+    text = path.read_text() if path.exists() else STUB
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise ValueError(f"{path} does not have the lines {BEGIN} and {END}, once each and in this order")
+    before, rest = text.split(BEGIN)
+    path.write_text(f"{before}{BEGIN}\n{markdown(report)}\n{END}{rest.split(END)[1]}")
+
+
+def markdown(report: Report) -> str:
+    """A summary and the tables."""
+    by_arch: dict[str, list[Kernel]] = {}
+    for kernel in report.kernels:
+        by_arch.setdefault(kernel.arch, []).append(kernel)
+    parts = [INTRODUCTION, "\n".join(_summary(by_arch))]
+    for arch, kernels in by_arch.items():
+        parts.append(f"<details><summary>{arch}: {len(kernels)} kernels</summary>")
+        parts.append("\n".join(_table(kernels)))
+        parts.append("</details>")
+    return "\n\n".join(parts)
+
+
+def _summary(by_arch: dict[str, list[Kernel]]) -> Iterable[str]:
+    yield "| architecture | kernels | with spills or a stack | least occupancy, memory-bound | on tensor cores |"
+    yield "|---|--:|--:|--:|--:|"
+    for arch, kernels in by_arch.items():
+        spilling = sum(kernel.spills > 0 or kernel.stack > 0 for kernel in kernels)
+        least = min((kernel.occupancy for kernel in kernels if kernel.memory_bound), default=None)
+        shown = "" if least is None else f"{100 * least:.0f} %"
+        wanted = [kernel for kernel in kernels if kernel.wants_tensor_cores]
+        on_cores = sum(bool(kernel.tensor_cores) for kernel in wanted)
+        yield f"| {arch} | {len(kernels)} | {spilling} | {shown} | {on_cores} of {len(wanted)} |"
+
+
+def _table(kernels: list[Kernel]) -> Iterable[str]:
+    yield "| kernel | by | registers | stack | shared | threads | occupancy | tensor cores |"
+    yield "|---|---|--:|--:|--:|--:|--:|--:|"
+    for kernel in sorted(kernels, key=lambda kernel: (kernel.toolchain, kernel.name)):
+        cores = ", ".join(f"{count} {name}" for name, count in sorted(kernel.tensor_cores.items()))
+        yield (
+            f"| `{kernel.name}` | {kernel.toolchain} | {kernel.registers} | {kernel.stack} | {kernel.shared} "
+            f"| {kernel.threads} | {100 * kernel.occupancy:.0f} % | {cores} |"
+        )

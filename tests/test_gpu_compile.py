@@ -1,0 +1,272 @@
+"""GPU kernels compile for every listed architecture without a warning, a spill or a lost tensor-core instruction.
+
+The same as ``python -m benchmarks.gpu --check``, for fewer architectures; and that the check sees what it is for.
+"""
+# ruff: noqa: E402 (without Triton there is nothing to import)
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.native.build import cuda_include
+
+REQUIRED = "LPS_REQUIRE" in os.environ
+if not REQUIRED:
+    pytest.importorskip("triton", reason="Triton is not installed")
+
+import triton
+import triton.language as tl
+
+from benchmarks.gpu import launches, tables
+from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.architectures import LIMITS, REGISTERS, resident_blocks
+from benchmarks.gpu.gate import jobs_of, run
+from benchmarks.gpu.nvcc_report import compile_source, demangled, nvcc
+from benchmarks.gpu.resources import Kernel, Report
+from benchmarks.gpu.triton_report import ARCHITECTURES, compile_ahead
+from lps_kernels.backends.triton._launch import Ahead
+
+needs_nvcc = pytest.mark.skipif(nvcc() is None and not REQUIRED, reason="nvcc was not found")
+
+
+@needs_nvcc
+def test_every_cuda_kernel_passes_the_check() -> None:
+    report = run(jobs_of(["nvcc"], ["sm_80", "sm_90", "sm_120"]))
+    assert report.problems() == []
+    assert {kernel.arch for kernel in report.kernels} == {"sm_80", "sm_90", "sm_120"}
+    listed = {family for families in launches.SHARED.values() for family in families}
+    assert {kernel.family for kernel in report.kernels} == listed
+
+
+def test_every_triton_kernel_passes_the_check() -> None:
+    report = run(jobs_of(["triton"], ARCHITECTURES))
+    assert report.problems() == []
+    assert {kernel.arch for kernel in report.kernels} == {*ARCHITECTURES}
+
+
+# ---- faults that the check must see, in CUDA ----
+
+
+def cuda_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, shared: dict[str, Any]) -> list[str]:
+    monkeypatch.setitem(launches.SHARED, "seeded", shared)
+    file = tmp_path / "seeded.cu"
+    file.write_text(f"namespace lps {{\n{source}\n}}\n")
+    return compile_source(file, 80).problems()
+
+
+COPY = """
+__global__ void __launch_bounds__(128) copy_kernel(const float* from, float* to) {
+  to[blockIdx.x * 128 + threadIdx.x] = from[blockIdx.x * 128 + threadIdx.x];
+}
+"""
+
+
+@needs_nvcc
+def test_a_harmless_kernel_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cuda_problems(tmp_path, monkeypatch, COPY, {"copy_kernel": launches.NOTHING}) == []
+
+
+@needs_nvcc
+def test_spilled_registers_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = """
+__global__ void __launch_bounds__(1024, 2) many_kernel(const float* from, float* to) {
+  float held[64];
+#pragma unroll
+  for (int i = 0; i < 64; ++i) held[i] = from[i * 128 + threadIdx.x];
+#pragma unroll
+  for (int i = 0; i < 64; ++i) to[i * 128 + threadIdx.x] = held[63 - i] * held[i];
+}
+"""
+    (problem,) = cuda_problems(tmp_path, monkeypatch, source, {"many_kernel": launches.NOTHING})
+    assert "Registers are spilled to local memory in function" in problem
+
+
+@needs_nvcc
+def test_a_stack_frame_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = """
+__global__ void __launch_bounds__(128) table_kernel(const int* from, int* to) {
+  int table[64];
+  for (int i = 0; i < 64; ++i) table[from[i] % 64] = i;
+  to[threadIdx.x] = table[from[threadIdx.x] % 64];
+}
+"""
+    problems = cuda_problems(tmp_path, monkeypatch, source, {"table_kernel": launches.NOTHING})
+    assert problems == ["nvcc, sm_80: table_kernel has a stack frame of 256 bytes"]
+
+
+@needs_nvcc
+def test_lost_tensor_cores_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = """
+template <class T>
+__global__ void __launch_bounds__(128) matrix_product(const T* a, const T* b, T* c) {
+  c[threadIdx.x] += a[threadIdx.x] * b[threadIdx.x];
+}
+template __global__ void matrix_product(const float*, const float*, float*);
+template __global__ void matrix_product(const double*, const double*, double*);
+"""
+    problems = cuda_problems(tmp_path, monkeypatch, source, {"matrix_product": launches.NOTHING})
+    assert problems == ["nvcc, sm_80: matrix_product<float> has no tensor-core instruction"]
+
+
+@needs_nvcc
+def test_low_occupancy_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = {"copy_kernel": ("sizeof(float) * 10000", ("",))}  # four blocks of four warps, of 64 warps
+    problems = cuda_problems(tmp_path, monkeypatch, COPY, shared)
+    assert problems == ["nvcc, sm_80: copy_kernel is memory-bound with an occupancy of 25 %"]
+
+
+@needs_nvcc
+def test_what_does_not_fit_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = cuda_problems(tmp_path, monkeypatch, COPY, {"copy_kernel": ("1 << 20", ("",))})
+    assert problems == ["nvcc, sm_80: copy_kernel does not fit onto a multiprocessor"]
+
+
+@needs_nvcc
+def test_a_warning_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = COPY.replace("  to[", "  int unused;\n  to[")
+    (problem,) = cuda_problems(tmp_path, monkeypatch, source, {"copy_kernel": launches.NOTHING})
+    assert 'variable "unused" was declared but never referenced' in problem
+
+
+@needs_nvcc
+def test_an_unknown_launch_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (problem,) = cuda_problems(tmp_path, monkeypatch, COPY, {})
+    assert problem == "nvcc, sm_80: copy_kernel has no entry in benchmarks/gpu/launches.py"
+    unbound = COPY.replace("__launch_bounds__(128) ", "")
+    (problem,) = cuda_problems(tmp_path, monkeypatch, unbound, {"copy_kernel": launches.NOTHING})
+    assert problem == "nvcc, sm_80: copy_kernel has no launch bounds"
+
+
+def test_names_are_readable() -> None:
+    mangled = "_ZN3lps14matrix_productIfNS_8ExamplesIfEENS_6PanelsIfEEEEvT0_T1_NS_6ResultIT_EE"
+    assert demangled([mangled]) == ["matrix_product<float, Examples<float>, Panels<float>>"]
+
+
+# ---- faults that the check must see, in Triton ----
+
+
+@triton.jit
+def _square(x, out, SIZE: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
+    """One product of square matrices."""
+    place = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+    held = tl.load(x + place)
+    tl.store(out + place, tl.dot(held, tl.trans(held)))
+
+
+@triton.jit
+def _twice(x, out, SIZE: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
+    """A sum, which has nothing to do on tensor cores."""
+    place = tl.arange(0, SIZE)
+    tl.store(out + place, tl.load(x + place) + tl.load(x + place))
+
+
+def triton_problems(name: str, kernel: Any, size: int, options: dict[str, object], arch: str = "sm_80") -> list[str]:
+    ahead = Ahead(name, kernel, {"x": "*fp32", "out": "*fp32"}, {"SIZE": size}, options)
+    return compile_ahead(ahead, arch).problems()
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_harmless_triton_kernels_pass(arch: str) -> None:
+    assert triton_problems("twice[fp32]", _twice, 1024, {}, arch) == []
+    assert triton_problems("structured_linear[fp32]", _square, 64, {}, arch) == []
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_lost_tensor_cores_of_triton_are_seen(arch: str) -> None:
+    (problem,) = triton_problems("structured_linear[fp32]", _twice, 1024, {}, arch)
+    assert problem == f"triton, {arch}: structured_linear[fp32] has no tensor-core instruction"
+
+
+def test_spills_of_triton_are_seen() -> None:
+    problems = triton_problems("structured_linear[fp32]", _square, 128, {"maxnreg": 64})
+    assert len(problems) == 1
+    assert "structured_linear[fp32] has a stack frame of" in problems[0]
+    problems = triton_problems("structured_linear[fp32]", _square, 256, {"num_warps": 4}, "gfx942")
+    assert any("spills" in problem for problem in problems)
+
+
+def test_low_occupancy_of_triton_is_seen() -> None:
+    (problem,) = triton_problems("square[fp32]", _square, 128, {"num_warps": 8})
+    assert problem.startswith("triton, sm_80: square[fp32] is memory-bound with an occupancy of")
+
+
+def test_a_kernel_that_does_not_compile_is_seen() -> None:
+    (problem,) = triton_problems("square[fp32]", _square, 8, {})  # tensor cores need at least 16
+    assert problem.startswith("triton, sm_80: square[fp32]: CompilationError")
+
+
+# ---- occupancy and tables ----
+
+
+@needs_nvcc
+def test_occupancy_is_that_of_the_cuda_toolkit(tmp_path: Path) -> None:
+    """Against the toolkit's own header, which computes without a GPU."""
+    draw = random.Random(0)
+    asked = [
+        (arch, draw.randint(16, 255), 32 * draw.randint(1, 32), draw.randint(0, LIMITS[arch].shared - 2048))
+        for arch, _ in itertools.product(LIMITS, range(40))
+    ]
+    calls = []
+    for arch, registers, threads, shared in asked:
+        limits = LIMITS[arch]
+        numbers = [arch // 10, arch % 10, limits.threads, limits.shared, limits.reserved, registers, threads, shared]
+        calls.append(f"  ask({', '.join(map(str, numbers))});")
+    source = tmp_path / "ask.cpp"
+    source.write_text(
+        f"""
+#include <cstdio>
+#include <cuda_occupancy.h>
+void ask(int major, int minor, int most, size_t shared, size_t reserved, int registers, int threads, size_t dynamic) {{
+  cudaOccDeviceProp device;
+  device.computeMajor = major, device.computeMinor = minor, device.maxThreadsPerBlock = 1024;
+  device.maxThreadsPerMultiprocessor = most, device.regsPerBlock = device.regsPerMultiprocessor = {REGISTERS};
+  device.warpSize = 32, device.sharedMemPerBlock = 49152, device.sharedMemPerMultiprocessor = shared;
+  device.numSms = 1, device.sharedMemPerBlockOptin = shared - reserved, device.reservedSharedMemPerBlock = reserved;
+  cudaOccFuncAttributes kernel;
+  kernel.maxThreadsPerBlock = 1024, kernel.numRegs = registers, kernel.sharedSizeBytes = 0;
+  kernel.maxDynamicSharedSizeBytes = shared - reserved;
+  kernel.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
+  cudaOccDeviceState state;
+  cudaOccResult result;
+  if (cudaOccMaxActiveBlocksPerMultiprocessor(&result, &device, &kernel, &state, threads, dynamic) != 0) std::puts("?");
+  else std::printf("%d\\n", result.activeBlocksPerMultiprocessor);
+}}
+int main() {{
+{chr(10).join(calls)}
+}}
+"""
+    )
+    program = tmp_path / "ask"
+    include = cuda_include()
+    assert include is not None
+    subprocess.run(["g++", "-std=c++17", f"-I{include}", "-o", program, source], check=True)
+    told = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
+    assert told == [str(resident_blocks(*numbers)) for numbers in asked]
+
+
+def test_tables_go_between_the_markers(tmp_path: Path) -> None:
+    kernel = Kernel("nvcc", "sm_80", "copy_kernel<float>", 32, 0, 0, 128, 256, 0.75)
+    file = tmp_path / "gpu.md"
+    for _ in range(2):  # the second time over the first
+        tables.write(Report([kernel]), file)
+        lines = file.read_text().splitlines()
+        assert lines[0] == "# GPU kernels"
+        assert lines.count("| `copy_kernel<float>` | nvcc | 32 | 0 | 128 | 256 | 75 % |  |") == 1
+        assert lines.count("| sm_80 | 1 | 0 | 75 % | 0 of 0 |") == 1
+    file.write_text("Nothing here.\n")
+    with pytest.raises(ValueError, match="does not have the lines <!-- kernels -->"):
+        tables.write(Report([kernel]), file)
+    assert file.read_text() == "Nothing here.\n"
+
+
+def test_the_command_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--arch", "70"])
+    assert "expected one of sm_75" in capsys.readouterr().err
