@@ -174,6 +174,7 @@ def test_a_file_that_is_no_library_is_refused_with_a_reason(
     ("variable", "value", "sentence"),
     [
         ("LPS_REQUIRE", "gpu", "lps_kernels: LPS_REQUIRE: expected one of native, cuda, triton, got gpu"),
+        ("LPS_TF32", "yes", "lps_kernels: LPS_TF32: expected one of 0, 1, got yes"),
         ("LPS_BACKEND", "fast", "lps_kernels: LPS_BACKEND: expected one of native, triton, reference, got fast"),
     ],
 )

@@ -37,6 +37,7 @@ def _choice(variable: str, choices: tuple[str, ...]) -> str | None:
 def _select() -> list[Backend]:
     wanted = _choice("LPS_BACKEND", ("native", "triton", "reference"))
     required = _choice("LPS_REQUIRE", ("native", "cuda", "triton"))
+    _choice("LPS_TF32", ("0", "1"))  # read where products are launched
     if wanted == "reference":
         found = dict.fromkeys(("native", "cuda", "triton"), (False, "switched off by LPS_BACKEND=reference"))
     else:

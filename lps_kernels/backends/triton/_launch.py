@@ -60,25 +60,38 @@ class Sizes:
 
 sizes = Sizes()
 
-_REMEMBERED: OrderedDict[Hashable, Any] = OrderedDict()
+# By device, stream and key: a table is there for the stream that filled it.
+_REMEMBERED: OrderedDict[tuple[torch.device, int, Hashable], Any] = OrderedDict()
 _MOST_REMEMBERED = 64
+# What a CUDA graph reads at every replay is kept for good.
+_CAPTURED: dict[tuple[torch.device, Hashable], Any] = {}
 
 
-def remembered(key: Hashable, build: Callable[[], T]) -> T:
-    """What ``build`` made for this key before; the 64 keys used last are kept."""
-    if key in _REMEMBERED:
-        _REMEMBERED.move_to_end(key)
+def remembered(device: torch.device, key: Hashable, build: Callable[[], T]) -> T:
+    """What ``build`` made for this key before on the current stream; the 64 used last are kept."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return _captured(device, key)
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    place = device, stream, key
+    if place in _REMEMBERED:
+        _REMEMBERED.move_to_end(place)
     else:
-        _REMEMBERED[key] = build()
+        _REMEMBERED[place] = build()
         if len(_REMEMBERED) > _MOST_REMEMBERED:
             _REMEMBERED.popitem(last=False)
-    found: T = _REMEMBERED[key]
+    found: T = _REMEMBERED[place]
     return found
 
 
-def place(device: torch.device) -> Hashable:
-    """The device and its current stream: a table is remembered by the stream that filled it."""
-    return device, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+def _captured(device: torch.device, key: Hashable) -> Any:
+    """What any stream made before: torch waits for the device before it captures, so it is there."""
+    if (device, key) not in _CAPTURED:
+        made = [value for (on, _, what), value in _REMEMBERED.items() if (on, what) == (device, key)]
+        if not made:
+            sentence = "call the operator once with these tensors before it is captured in a CUDA graph"
+            raise RuntimeError(f"lps_kernels: the table of layers is not on the device yet; {sentence}")
+        _CAPTURED[device, key] = made[0]
+    return _CAPTURED[device, key]
 
 
 def table_on(device: torch.device, values: Sequence[int]) -> Tensor:

@@ -6,6 +6,7 @@ to scratch memory and ``finish_kernel`` adds them up in their order. Without ato
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -207,13 +208,13 @@ def depth_of_part(examples: int, height: int, depth: int, processors: int) -> in
 
 
 def precision(x: Tensor) -> str:
-    """How fp32 is multiplied: on NVIDIA's tensor cores as three products of TF32 parts, or as one where torch allows.
+    """How fp32 is multiplied: on NVIDIA's tensor cores as three products of TF32 parts, or as one with ``LPS_TF32=1``.
 
     AMD's matrix cores multiply fp32 as it is, and so does the interpreter.
     """
     if x.device.type != "cuda" or torch.version.hip is not None:
         return "ieee"
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
+    return "tf32" if os.environ.get("LPS_TF32") == "1" else "tf32x3"
 
 
 def ahead_of_time(

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lps_kernels.backends.triton import _launch
-from lps_kernels.backends.triton._launch import FLOATS, Sizes, aligned, parts_of
+from lps_kernels.backends.triton._launch import Sizes, aligned, parts_of
 from lps_kernels.backends.triton._numbers import widen
 from lps_kernels.backends.triton._tables import entry, pointer
 from lps_kernels.ops.scores import View
@@ -35,6 +35,7 @@ X, CENTRE, OWNER, OUT, KEPT = (tl.constexpr(i) for i in range(5))
 WEIGHTS, GROUPS, RUN, REGION, HALF, KEEP, SCORED, LOW, HIGH = (tl.constexpr(i) for i in range(5, 14))
 LINES, DEPTH, BY_COLUMN, SUMS, KEYS, ROOM, POOL = (tl.constexpr(i) for i in range(14, 21))
 FIRST_PART, FIRST_FOLD, FIRST_CHUNK, FIRST_WRITE = (tl.constexpr(i) for i in range(21, 25))
+FIELDS = tl.constexpr(len(_FIELDS))
 
 REGIONS = {"all": 0, "free": 1, "owned": 2}
 
@@ -98,19 +99,18 @@ def plan_for(selections: Sequence[Selection], roles: int = 1) -> Plan:
         )
         for s in selections
     )
-    key = ("select", _launch.place(selections[0].x.device), _launch.sizes, roles, rows)
-    return _launch.remembered(key, lambda: _plan(selections, roles, _launch.sizes))
+    key = ("select", _launch.sizes, roles, rows)
+    return _launch.remembered(selections[0].x.device, key, lambda: _plan(selections, roles, _launch.sizes))
 
 
 def _plan(selections: Sequence[Selection], roles: int, sizes: Sizes) -> Plan:
-    columns: dict[str, list[int]] = {name: [] for name in _FIELDS}
+    table: list[dict[str, int]] = []
     parts = folds = chunks = writes = sums = keys = pool = 0
     for index, selection in enumerate(selections):
         row = _row(selection, sizes)
         row |= {"first_part": parts, "first_fold": folds, "first_chunk": chunks, "first_write": writes}
         row |= {"sums": sums, "keys": keys, "pool": pool}
-        for name in _FIELDS:
-            columns[name].append(row[name])
+        table.append(row)
         lines, depth = sizes.columns[::-1] if row["by_column"] else sizes.runs
         outer = parts_of(row["depth"], depth * sizes.depth)
         parts += outer * parts_of(row["lines"], lines)
@@ -122,11 +122,12 @@ def _plan(selections: Sequence[Selection], roles: int, sizes: Sizes) -> Plan:
         if index % roles == roles - 1:
             writes += parts_of(row["weights"], sizes.chunk)
     # Pools stand behind the keys in the same memory.
-    columns["pool"] = [keys + place for place in columns["pool"]]
-    arrays = [address for name in ("x", "centre", "owner", "out", "kept") for address in columns[name]]
-    largest = max(columns["weights"] + columns["groups"])
+    for row in table:
+        row["pool"] += keys
+    arrays = [row[name] for name in ("x", "centre", "owner", "out", "kept") for row in table]
+    largest = max(max(row["weights"], row["groups"]) for row in table)
     return Plan(
-        table=_launch.table_on(selections[0].x.device, [value for name in _FIELDS for value in columns[name]]),
+        table=_launch.table_on(selections[0].x.device, [row[name] for row in table for name in _FIELDS]),
         rows=len(selections),
         parts=parts,
         folds=folds,
@@ -165,15 +166,15 @@ def _row(s: Selection, sizes: Sizes) -> dict[str, int]:
 
 
 @triton.jit
-def source_of(table, rows, row, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+def source_of(row, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
     """The arrays of a selection, whether it has owners, its region and whether it selects by ``half``."""
     return (
-        pointer(table, rows, row, X, DTYPE, ALIGNED),
-        pointer(table, rows, row, CENTRE, DTYPE, ALIGNED),
-        pointer(table, rows, row, OWNER, tl.uint8, ALIGNED),
-        entry(table, rows, row, OWNER) != 0,
-        entry(table, rows, row, REGION),
-        entry(table, rows, row, HALF) != 0,
+        pointer(row, X, DTYPE, ALIGNED),
+        pointer(row, CENTRE, DTYPE, ALIGNED),
+        pointer(row, OWNER, tl.uint8, ALIGNED),
+        entry(row, OWNER) != 0,
+        entry(row, REGION),
+        entry(row, HALF) != 0,
     )
 
 
@@ -213,9 +214,9 @@ def keys_of(value, half):
 
 
 @triton.jit
-def scored_of(table, rows, row, keys):
+def scored_of(row, keys):
     """Whether the groups of a selection were scored, and the keys of their scores."""
-    return entry(table, rows, row, SCORED) != 0, keys + entry(table, rows, row, KEYS)
+    return entry(row, SCORED) != 0, keys + entry(row, KEYS)
 
 
 @triton.jit

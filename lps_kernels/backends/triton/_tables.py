@@ -1,7 +1,6 @@
 """Tables of layers inside kernels: one launch works on any number of layers of unequal size.
 
-A table is int64 in device memory, one row after the other for each field: field ``f`` of layer ``i`` of ``rows`` is at
-``f * rows + i``. Pointers are in it as numbers.
+A table is int64 in device memory, one row a layer. Pointers are in it as numbers.
 
 A program works on one chunk of one layer. Kernels call what they do with a chunk twice: for whole chunks with a mask
 that is known to be true, which allows 128-bit accesses, and for the last of a layer.
@@ -16,25 +15,25 @@ import triton.language as tl
 
 
 @triton.jit
-def entry(table, rows, row, FIELD: tl.constexpr):
-    """One number of a layer."""
-    return tl.load(table + FIELD * rows + row)
+def entry(row, FIELD: tl.constexpr):
+    """One number of a row."""
+    return tl.load(row + FIELD)
 
 
 @triton.jit
-def pointer(table, rows, row, FIELD: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """One array of a layer. ``ALIGNED`` promises a multiple of 16 bytes, which allows 128-bit accesses."""
-    found = tl.load(table + FIELD * rows + row).to(tl.pointer_type(DTYPE))
+def pointer(row, FIELD: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """One array of a row. ``ALIGNED`` promises a multiple of 16 bytes, which allows 128-bit accesses."""
+    found = tl.load(row + FIELD).to(tl.pointer_type(DTYPE))
     if ALIGNED:
         found = tl.multiple_of(found, 16)
     return found
 
 
 @triton.jit
-def row_of(table, rows, program, FIELD: tl.constexpr, ROWS: tl.constexpr):
-    """The layer that a program works on: ``FIELD`` is the first program of each layer, ``ROWS`` a power of 2."""
+def row_of(table, rows, program, FIELD: tl.constexpr, FIELDS: tl.constexpr, ROWS: tl.constexpr):
+    """The number of the row that a program works on: ``FIELD`` is the first program of each, ``ROWS`` a power of 2."""
     row = tl.arange(0, ROWS)
-    first = tl.load(table + FIELD * rows + row, mask=row < rows, other=0x7FFFFFFFFFFFFFFF)
+    first = tl.load(table + row * FIELDS + FIELD, mask=row < rows, other=0x7FFFFFFFFFFFFFFF)
     return tl.sum((first <= program).to(tl.int32)) - 1
 
 

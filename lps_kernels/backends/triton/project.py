@@ -18,6 +18,7 @@ from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_
 from lps_kernels.backends.triton._numbers import narrow
 from lps_kernels.backends.triton._selections import (
     CENTRE,
+    FIELDS,
     FIRST_WRITE,
     GROUPS,
     HALF,
@@ -38,36 +39,34 @@ from lps_kernels.backends.triton._selections import (
 from lps_kernels.backends.triton._tables import entry, everywhere, pointer, row_of
 from lps_kernels.backends.triton.bits import packed
 from lps_kernels.backends.triton.scores import score_groups
-from lps_kernels.backends.triton.select import LAST, THRESHOLD, select
+from lps_kernels.backends.triton.select import LAST, STATE, THRESHOLD, select
 from lps_kernels.ops.scores import View, views_of, weighs
 
 _WARPS = 8
 
 
 @triton.jit
-def _survives(table, rows, row, keys, state, value, inside, begin, mask, INDEX: tl.constexpr, BLOCK: tl.constexpr):
+def _survives(row, found, keys, value, inside, begin, mask, INDEX: tl.constexpr, BLOCK: tl.constexpr):
     """Which weights of a chunk, that begins at ``begin``, lie in a group that survives."""
-    if entry(table, rows, row, SCORED) != 0:
+    if entry(row, SCORED) != 0:
         # Positions are divided once in 64 bits, the distance from there in as few as will do.
-        run = entry(table, rows, row, RUN)
-        groups = entry(table, rows, row, GROUPS)
+        run = entry(row, RUN)
+        groups = entry(row, GROUPS)
         further = ((begin % run).to(INDEX) + tl.arange(0, BLOCK)) // run.to(INDEX)
         position = (((begin // run % groups).to(INDEX) + further) % groups.to(INDEX)).to(tl.int64)
-        key = tl.load(keys + entry(table, rows, row, KEYS) + position, mask=mask, other=0)
+        key = tl.load(keys + entry(row, KEYS) + position, mask=mask, other=0)
     else:
         position = begin + tl.arange(0, BLOCK)
-        key = keys_of(value, entry(table, rows, row, HALF) != 0)
-    threshold = entry(state, rows, row, THRESHOLD)
-    return inside & ((key > threshold) | ((key == threshold) & (position <= entry(state, rows, row, LAST))))
+        key = keys_of(value, entry(row, HALF) != 0)
+    threshold = entry(found, THRESHOLD)
+    return inside & ((key > threshold) | ((key == threshold) & (position <= entry(found, LAST))))
 
 
 @triton.jit
 def _project_chunk(
-    table,
-    rows,
     row,
+    found,
     keys,
-    state,
     begin,
     mask,
     byte_mask,
@@ -78,13 +77,13 @@ def _project_chunk(
     BLOCK: tl.constexpr,
 ):
     index = begin + tl.arange(0, BLOCK)
-    value, _, inside = values_of(source_of(table, rows, row, DTYPE, ALIGNED), index, mask, False)
-    kept = _survives(table, rows, row, keys, state, value, inside, begin, mask, INDEX, BLOCK)
+    value, _, inside = values_of(source_of(row, DTYPE, ALIGNED), index, mask, False)
+    kept = _survives(row, found, keys, value, inside, begin, mask, INDEX, BLOCK)
     # Narrowing what was widened gives it back.
     written = narrow(tl.where(kept, 1.0 if AS_MASK else value, 0.0), DTYPE)
-    tl.store(pointer(table, rows, row, OUT, DTYPE, ALIGNED) + index, written, mask=mask)
+    tl.store(pointer(row, OUT, DTYPE, ALIGNED) + index, written, mask=mask)
     byte = begin // 8 + tl.arange(0, BLOCK // 8)
-    tl.store(pointer(table, rows, row, KEPT, tl.uint8, ALIGNED) + byte, packed(kept), mask=byte_mask)
+    tl.store(pointer(row, KEPT, tl.uint8, ALIGNED) + byte, packed(kept), mask=byte_mask)
 
 
 @triton.jit
@@ -101,25 +100,24 @@ def _write_projection(
     BLOCK: tl.constexpr,
 ):
     program = tl.program_id(0)
-    row = row_of(table, rows, program, FIRST_WRITE, ROWS)
-    begin = (program - entry(table, rows, row, FIRST_WRITE)) * BLOCK
-    rest = entry(table, rows, row, WEIGHTS) - begin
+    number = row_of(table, rows, program, FIRST_WRITE, FIELDS, ROWS)
+    row = table + number * FIELDS
+    found = state + number * STATE
+    begin = (program - entry(row, FIRST_WRITE)) * BLOCK
+    rest = entry(row, WEIGHTS) - begin
     if rest >= BLOCK:
         mask, bytes_mask = everywhere(BLOCK), everywhere(BLOCK // 8)
-        _project_chunk(table, rows, row, keys, state, begin, mask, bytes_mask, AS_MASK, DTYPE, ALIGNED, INDEX, BLOCK)
+        _project_chunk(row, found, keys, begin, mask, bytes_mask, AS_MASK, DTYPE, ALIGNED, INDEX, BLOCK)
     else:
         mask, bytes_mask = tl.arange(0, BLOCK) < rest, tl.arange(0, BLOCK // 8) * 8 < rest
-        _project_chunk(table, rows, row, keys, state, begin, mask, bytes_mask, AS_MASK, DTYPE, ALIGNED, INDEX, BLOCK)
+        _project_chunk(row, found, keys, begin, mask, bytes_mask, AS_MASK, DTYPE, ALIGNED, INDEX, BLOCK)
 
 
 @triton.jit
 def _update_chunk(
-    table,
-    rows,
     row,
-    owned_row,
+    found,
     keys,
-    state,
     begin,
     mask,
     DTYPE: tl.constexpr,
@@ -129,15 +127,15 @@ def _update_chunk(
     BLOCK: tl.constexpr,
 ):
     index = begin + tl.arange(0, BLOCK)
-    s, owner, free = values_of(source_of(table, rows, row, DTYPE, ALIGNED), index, mask, DUAL)
-    kept = _survives(table, rows, row, keys, state, s, free, begin, mask, INDEX, BLOCK)
-    shares = _survives(table, rows, owned_row, keys, state, s, mask & ~free, begin, mask, INDEX, BLOCK)
+    s, owner, free = values_of(source_of(row, DTYPE, ALIGNED), index, mask, DUAL)
+    kept = _survives(row, found, keys, s, free, begin, mask, INDEX, BLOCK)
+    shares = _survives(row + FIELDS, found + STATE, keys, s, mask & ~free, begin, mask, INDEX, BLOCK)
     kept = kept | shares
     shared = kept.to(s.dtype)
     centre = tl.where(free, tl.where(kept, s, -s), shared - (s - shared))
-    tl.store(pointer(table, rows, row, CENTRE, DTYPE, ALIGNED) + index, centre, mask=mask)
+    tl.store(pointer(row, CENTRE, DTYPE, ALIGNED) + index, centre, mask=mask)
     owner = (owner & 0x7F) | (kept.to(tl.uint8) << 7)
-    tl.store(pointer(table, rows, row, OWNER, tl.uint8, ALIGNED) + index, owner, mask=mask)
+    tl.store(pointer(row, OWNER, tl.uint8, ALIGNED) + index, owner, mask=mask)
 
 
 @triton.jit
@@ -155,16 +153,17 @@ def _write_update(
 ):
     program = tl.program_id(0)
     # Two selections a layer, of its free and of its owned weights; both name the same first program.
-    owned = row_of(table, rows, program, FIRST_WRITE, ROWS)
-    row = owned - 1
-    begin = (program - entry(table, rows, row, FIRST_WRITE)) * BLOCK
-    rest = entry(table, rows, row, WEIGHTS) - begin
+    number = row_of(table, rows, program, FIRST_WRITE, FIELDS, ROWS) - 1
+    row = table + number * FIELDS
+    found = state + number * STATE
+    begin = (program - entry(row, FIRST_WRITE)) * BLOCK
+    rest = entry(row, WEIGHTS) - begin
     if rest >= BLOCK:
         mask = everywhere(BLOCK)
-        _update_chunk(table, rows, row, owned, keys, state, begin, mask, DTYPE, DUAL, ALIGNED, INDEX, BLOCK)
+        _update_chunk(row, found, keys, begin, mask, DTYPE, DUAL, ALIGNED, INDEX, BLOCK)
     else:
         mask = tl.arange(0, BLOCK) < rest
-        _update_chunk(table, rows, row, owned, keys, state, begin, mask, DTYPE, DUAL, ALIGNED, INDEX, BLOCK)
+        _update_chunk(row, found, keys, begin, mask, DTYPE, DUAL, ALIGNED, INDEX, BLOCK)
 
 
 def _check_keep(op: str, name: str, keep: Sequence[int], views: Sequence[View], region: str) -> None:

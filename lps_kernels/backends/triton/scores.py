@@ -21,6 +21,7 @@ from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_
 from lps_kernels.backends.triton._selections import (
     BY_COLUMN,
     DEPTH,
+    FIELDS,
     FIRST_CHUNK,
     FIRST_FOLD,
     FIRST_PART,
@@ -104,8 +105,8 @@ def _sum_runs(
 
 
 @triton.jit
-def _store_part(table, rows, row, sums, present, lines, line, outer, total, some):
-    place = entry(table, rows, row, SUMS) + outer * lines + line
+def _store_part(row, sums, present, lines, line, outer, total, some):
+    place = entry(row, SUMS) + outer * lines + line
     tl.store(sums + place, total, mask=line < lines)
     tl.store(present + place, some.to(tl.uint8), mask=line < lines)
 
@@ -128,20 +129,20 @@ def _parts(
     TILES: tl.constexpr,
 ):
     program = tl.program_id(0)
-    row = row_of(table, rows, program, FIRST_PART, ROWS)
-    task = program - entry(table, rows, row, FIRST_PART)
-    lines = entry(table, rows, row, LINES)
-    depth = entry(table, rows, row, DEPTH)
-    source = source_of(table, rows, row, DTYPE, ALIGNED)
-    if entry(table, rows, row, BY_COLUMN) != 0:
+    row = table + row_of(table, rows, program, FIRST_PART, FIELDS, ROWS) * FIELDS
+    task = program - entry(row, FIRST_PART)
+    lines = entry(row, LINES)
+    depth = entry(row, DEPTH)
+    source = source_of(row, DTYPE, ALIGNED)
+    if entry(row, BY_COLUMN) != 0:
         column, part, sum_, any_ = _sum_columns(source, task, lines, depth, DUAL, TILE_ROWS, TILE_COLUMNS, TILES)
-        _store_part(table, rows, row, sums, present, lines, column, part, sum_, any_)
+        _store_part(row, sums, present, lines, column, part, sum_, any_)
     else:
-        run = entry(table, rows, row, RUN)
+        run = entry(row, RUN)
         group, piece, total, some = _sum_runs(
             source, task, lines, depth, run, DUAL, INDEX, TILE_GROUPS, TILE_RUN, TILES
         )
-        _store_part(table, rows, row, sums, present, lines, group, piece, total, some)
+        _store_part(row, sums, present, lines, group, piece, total, some)
 
 
 @triton.jit
@@ -160,44 +161,44 @@ def _fold(
     BLOCK: tl.constexpr,
 ):
     program = tl.program_id(0)
-    row = row_of(table, rows, program, FIRST_FOLD, ROWS)
-    groups = entry(table, rows, row, GROUPS)
-    group = (program - entry(table, rows, row, FIRST_FOLD)) * BLOCK + tl.arange(0, BLOCK)
+    row = table + row_of(table, rows, program, FIRST_FOLD, FIELDS, ROWS) * FIELDS
+    groups = entry(row, GROUPS)
+    group = (program - entry(row, FIRST_FOLD)) * BLOCK + tl.arange(0, BLOCK)
     mask = group < groups
     # Partial sums stand as [outer, groups, inner].
-    inner = entry(table, rows, row, LINES) // groups
-    deep = tl.where(entry(table, rows, row, BY_COLUMN) != 0, TILE_ROWS * TILES, TILE_RUN * TILES)
-    outer = tl.cdiv(entry(table, rows, row, DEPTH), deep)
-    first = entry(table, rows, row, SUMS)
+    inner = entry(row, LINES) // groups
+    deep = tl.where(entry(row, BY_COLUMN) != 0, TILE_ROWS * TILES, TILE_RUN * TILES)
+    outer = tl.cdiv(entry(row, DEPTH), deep)
+    first = entry(row, SUMS)
     total = tl.zeros((BLOCK,), tl.float64)
     some = tl.zeros((BLOCK,), tl.int32)
     for part in range(outer * inner):
         place = first + (part // inner * groups + group) * inner + part % inner
         total += tl.load(sums + place, mask=mask, other=0.0)
         some = some | tl.load(present + place, mask=mask, other=0).to(tl.int32)
-    half = entry(table, rows, row, HALF) != 0
+    half = entry(row, HALF) != 0
     score = tl.where(half, total, tl.sqrt(tl.where(half, 0.0, total)))
     if TO_SCORES:
         score = tl.where(some != 0, score, -float("inf"))
-        tl.store(pointer(table, rows, row, OUT, tl.float64, ALIGNED) + group, score, mask=mask)
+        tl.store(pointer(row, OUT, tl.float64, ALIGNED) + group, score, mask=mask)
     else:
         key = tl.where(some != 0, keys_of(score, half), OUTSIDE)
-        tl.store(keys + entry(table, rows, row, KEYS) + group, key, mask=mask)
+        tl.store(keys + entry(row, KEYS) + group, key, mask=mask)
 
 
 @triton.jit
 def _single(table, rows, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Scores of groups of one weight: the magnitude, or the value itself."""
     program = tl.program_id(0)
-    row = row_of(table, rows, program, FIRST_CHUNK, ROWS)
-    if entry(table, rows, row, SCORED) == 0:
-        index = (program - entry(table, rows, row, FIRST_CHUNK)) * BLOCK + tl.arange(0, BLOCK)
-        mask = index < entry(table, rows, row, GROUPS)
-        source = source_of(table, rows, row, DTYPE, ALIGNED)
+    row = table + row_of(table, rows, program, FIRST_CHUNK, FIELDS, ROWS) * FIELDS
+    if entry(row, SCORED) == 0:
+        index = (program - entry(row, FIRST_CHUNK)) * BLOCK + tl.arange(0, BLOCK)
+        mask = index < entry(row, GROUPS)
+        source = source_of(row, DTYPE, ALIGNED)
         value, _, inside = values_of(source, index, mask, False)
         score = tl.where(source[5], value, tl.abs(value)).to(tl.float64)
         score = tl.where(inside, score, -float("inf"))
-        tl.store(pointer(table, rows, row, OUT, tl.float64, ALIGNED) + index, score, mask=mask)
+        tl.store(pointer(row, OUT, tl.float64, ALIGNED) + index, score, mask=mask)
 
 
 def score_groups(plan: Plan, dtype: torch.dtype, dual: bool, to_scores: bool) -> Tensor:
@@ -301,7 +302,7 @@ def _ahead(dtype: torch.dtype, dual: bool, index: tl.dtype) -> list[Ahead]:
 def _ahead_fold(to_scores: bool) -> Ahead:
     sizes = _launch.sizes
     signature = {"table": "*i64", "rows": "i32", "sums": "*fp64", "present": "*u8", "keys": "*i64"}
-    constants = {"TO_SCORES": to_scores, "ALIGNED": True, "ROWS": 64, "TILE_ROWS": sizes.columns[0]}
+    constants: dict[str, object] = {"TO_SCORES": to_scores, "ALIGNED": True, "ROWS": 64, "TILE_ROWS": sizes.columns[0]}
     constants |= {"TILE_RUN": sizes.runs[1], "TILES": sizes.depth, "BLOCK": sizes.fold}
     return Ahead(f"scores-fold-{'scores' if to_scores else 'keys'}", _fold, signature, constants, {**EXACT})
 

@@ -25,12 +25,12 @@ from lps_kernels._checks import STATE_FLOATS
 from lps_kernels.backends.triton import _launch
 from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead
 from lps_kernels.backends.triton._selections import (
+    FIELDS,
     FIRST_CHUNK,
     GROUPS,
     HIGH,
     KEEP,
     LOW,
-    OUTSIDE,
     POOL,
     ROOM,
     Plan,
@@ -44,7 +44,7 @@ from lps_kernels.backends.triton._tables import entry, everywhere, row_of
 # inside and at its lower end; then the key of the last group that survives, how many of that key are wanted (0: all of
 # them), and the index of the last of these.
 BOTTOM, TOP, ABOVE, AT_TOP, INSIDE, AT_BOTTOM, THRESHOLD, WANTED, LAST = (tl.constexpr(i) for i in range(9))
-_STATE = 9
+STATE = tl.constexpr(9)
 _NEVER = tl.constexpr(2**63 - 1)
 _WARPS = 8
 
@@ -99,7 +99,6 @@ def _kth(
 @triton.jit
 def _bracket(
     table,
-    rows,
     keys,
     state,
     DTYPE: tl.constexpr,
@@ -109,11 +108,12 @@ def _bracket(
     DIGIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
-    groups = entry(table, rows, row, GROUPS)
-    keep = entry(table, rows, row, KEEP)
-    bottom = entry(table, rows, row, LOW)
-    top = entry(table, rows, row, HIGH)
+    row = table + tl.program_id(0) * FIELDS
+    found = state + tl.program_id(0) * STATE
+    groups = entry(row, GROUPS)
+    keep = entry(row, KEEP)
+    bottom = entry(row, LOW)
+    top = entry(row, HIGH)
     if keep >= groups:
         top = bottom
     elif keep > 0:
@@ -129,8 +129,8 @@ def _bracket(
             slack = 5.0 * tl.sqrt(tl.where(spread > 1.0, spread, 1.0)) + 8.0
             few = (rank - slack).to(tl.int64)
             many = (rank + slack).to(tl.int64)
-        source = source_of(table, rows, row, DTYPE, ALIGNED)
-        scored = scored_of(table, rows, row, keys)
+        source = source_of(row, DTYPE, ALIGNED)
+        scored = scored_of(row, keys)
         # First the lower end, that many reach, then the upper one.
         for end in range(2):
             wanted = tl.where(end == 0, many, few)
@@ -138,42 +138,40 @@ def _bracket(
                 bound, _, _ = _kth(source, scored, count, stride, bottom, top, wanted, DUAL, DIGIT, BLOCK)
                 bottom = tl.where(end == 0, bound, bottom)
                 top = tl.where((end == 1) | (few == many), bound, top)
-    tl.store(state + BOTTOM * rows + row, bottom)
-    tl.store(state + TOP * rows + row, top)
+    tl.store(found + BOTTOM, bottom)
+    tl.store(found + TOP, top)
     for counter in tl.static_range(2, 6):
-        tl.store(state + counter * rows + row, tl.full((), 0, tl.int64))
+        tl.store(found + counter, tl.full((), 0, tl.int64))
 
 
 @triton.jit
 def _collect_chunk(
-    table,
-    rows,
     row,
+    found,
     keys,
-    state,
     index,
     mask,
     DTYPE: tl.constexpr,
     DUAL: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    source = source_of(table, rows, row, DTYPE, ALIGNED)
-    key = keys_at(source, scored_of(table, rows, row, keys), index, mask, DUAL)
-    bottom = entry(state, rows, row, BOTTOM)
-    top = entry(state, rows, row, TOP)
+    source = source_of(row, DTYPE, ALIGNED)
+    key = keys_at(source, scored_of(row, keys), index, mask, DUAL)
+    bottom = entry(found, BOTTOM)
+    top = entry(found, TOP)
     inside = (key > bottom) & (key < top)
     # A chunk has fewer than 2^16 groups, so that one sum counts them all: above, at the top, inside, at the bottom.
     which = tl.where(key > top, 0, tl.where(key == top, 16, tl.where(inside, 32, 48))).to(tl.int64)
     counts = tl.sum(tl.where(key >= bottom, tl.full((), 1, tl.int64) << which, 0))
     for counter in tl.static_range(4):
         more = (counts >> (16 * counter)) & 0xFFFF
-        at = state + (ABOVE + counter) * rows + row
+        at = found + ABOVE + counter
         if counter == 2:
             if more > 0:
                 # Counts beyond the room tell that keys are missing.
                 place = tl.atomic_add(at, more, sem="relaxed") + tl.cumsum(inside.to(tl.int32), 0) - 1
-                fits = inside & (place < entry(table, rows, row, ROOM))
-                tl.store(keys + entry(table, rows, row, POOL) + place, key, mask=fits)
+                fits = inside & (place < entry(row, ROOM))
+                tl.store(keys + entry(row, POOL) + place, key, mask=fits)
         else:
             tl.atomic_add(at, more, mask=more > 0, sem="relaxed")
 
@@ -191,21 +189,22 @@ def _collect(
     BLOCK: tl.constexpr,
 ):
     program = tl.program_id(0)
-    row = row_of(table, rows, program, FIRST_CHUNK, ROWS)
-    if entry(table, rows, row, KEEP) > 0:
-        begin = (program - entry(table, rows, row, FIRST_CHUNK)) * BLOCK
+    number = row_of(table, rows, program, FIRST_CHUNK, FIELDS, ROWS)
+    row = table + number * FIELDS
+    found = state + number * STATE
+    if entry(row, KEEP) > 0:
+        begin = (program - entry(row, FIRST_CHUNK)) * BLOCK
         index = begin + tl.arange(0, BLOCK)
-        rest = entry(table, rows, row, GROUPS) - begin
+        rest = entry(row, GROUPS) - begin
         if rest >= BLOCK:
-            _collect_chunk(table, rows, row, keys, state, index, everywhere(BLOCK), DTYPE, DUAL, ALIGNED)
+            _collect_chunk(row, found, keys, index, everywhere(BLOCK), DTYPE, DUAL, ALIGNED)
         else:
-            _collect_chunk(table, rows, row, keys, state, index, tl.arange(0, BLOCK) < rest, DTYPE, DUAL, ALIGNED)
+            _collect_chunk(row, found, keys, index, tl.arange(0, BLOCK) < rest, DTYPE, DUAL, ALIGNED)
 
 
 @triton.jit
 def _resolve(
     table,
-    rows,
     keys,
     state,
     DTYPE: tl.constexpr,
@@ -214,44 +213,45 @@ def _resolve(
     DIGIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
-    keep = entry(table, rows, row, KEEP)
-    low = entry(state, rows, row, BOTTOM)
-    high = entry(state, rows, row, TOP)
-    above = entry(state, rows, row, ABOVE)
-    to_top = above + entry(state, rows, row, AT_TOP)
-    count = entry(state, rows, row, INSIDE)
+    row = table + tl.program_id(0) * FIELDS
+    found = state + tl.program_id(0) * STATE
+    keep = entry(row, KEEP)
+    low = entry(found, BOTTOM)
+    high = entry(found, TOP)
+    above = entry(found, ABOVE)
+    to_top = above + entry(found, AT_TOP)
+    count = entry(found, INSIDE)
     to_inside = to_top + count
-    to_bottom = to_inside + entry(state, rows, row, AT_BOTTOM)
+    to_bottom = to_inside + entry(found, AT_BOTTOM)
     is_inside = (to_top < keep) & (keep <= to_inside)
     # Fewer groups than are to be kept are kept all, from the lowest key on.
-    missed = (above >= keep) | ((to_bottom < keep) & (low > entry(table, rows, row, LOW)))
-    lacks_room = is_inside & (count > entry(table, rows, row, ROOM))
+    missed = (above >= keep) | ((to_bottom < keep) & (low > entry(row, LOW)))
+    lacks_room = is_inside & (count > entry(row, ROOM))
     at_top = to_top >= keep
     threshold = tl.where(at_top, high, low)
     passed = tl.where(at_top, above, to_inside)
     ties = tl.where(at_top, to_top, to_bottom) - passed
     if (keep > 0) & (is_inside | missed):
-        is_scored, at = scored_of(table, rows, row, keys)
+        is_scored, at = scored_of(row, keys)
         before = to_top
         if missed | lacks_room:
-            count = entry(table, rows, row, GROUPS)
-            low = entry(table, rows, row, LOW)
-            high = entry(table, rows, row, HIGH)
+            count = entry(row, GROUPS)
+            low = entry(row, LOW)
+            high = entry(row, HIGH)
             before = tl.full((), 0, tl.int64)
         else:
             is_scored = is_scored | True
-            at = keys + entry(table, rows, row, POOL)
-        source = source_of(table, rows, row, DTYPE, ALIGNED)
+            at = keys + entry(row, POOL)
+        source = source_of(row, DTYPE, ALIGNED)
         one = tl.full((), 1, tl.int64)
         threshold, passed, ties = _kth(
             source, (is_scored, at), count, one, low, high, keep - before, DUAL, DIGIT, BLOCK
         )
         passed += before
     wanted = keep - passed
-    tl.store(state + THRESHOLD * rows + row, tl.where(keep > 0, threshold, _NEVER))
-    tl.store(state + WANTED * rows + row, tl.where((keep > 0) & (wanted < ties), wanted, 0))
-    tl.store(state + LAST * rows + row, tl.where(keep > 0, _NEVER, -1))
+    tl.store(found + THRESHOLD, tl.where(keep > 0, threshold, _NEVER))
+    tl.store(found + WANTED, tl.where((keep > 0) & (wanted < ties), wanted, 0))
+    tl.store(found + LAST, tl.where(keep > 0, _NEVER, -1))
 
 
 @triton.jit
@@ -269,20 +269,21 @@ def _ties(
 ):
     """How many groups of each chunk have the threshold's key, where not all of them are wanted."""
     program = tl.program_id(0)
-    row = row_of(table, rows, program, FIRST_CHUNK, ROWS)
-    if entry(state, rows, row, WANTED) > 0:
-        index = (program - entry(table, rows, row, FIRST_CHUNK)) * BLOCK + tl.arange(0, BLOCK)
-        mask = index < entry(table, rows, row, GROUPS)
-        source = source_of(table, rows, row, DTYPE, ALIGNED)
-        key = keys_at(source, scored_of(table, rows, row, keys), index, mask, DUAL)
-        equal = key == entry(state, rows, row, THRESHOLD)
+    number = row_of(table, rows, program, FIRST_CHUNK, FIELDS, ROWS)
+    row = table + number * FIELDS
+    found = state + number * STATE
+    if entry(found, WANTED) > 0:
+        index = (program - entry(row, FIRST_CHUNK)) * BLOCK + tl.arange(0, BLOCK)
+        mask = index < entry(row, GROUPS)
+        source = source_of(row, DTYPE, ALIGNED)
+        key = keys_at(source, scored_of(row, keys), index, mask, DUAL)
+        equal = key == entry(found, THRESHOLD)
         tl.store(counts + program, tl.sum(equal.to(tl.int32)))
 
 
 @triton.jit
 def _last(
     table,
-    rows,
     keys,
     state,
     counts,
@@ -292,12 +293,13 @@ def _last(
     BLOCK: tl.constexpr,
 ):
     """The index of the last group of the threshold's key that is wanted."""
-    row = tl.program_id(0)
-    wanted = entry(state, rows, row, WANTED)
+    row = table + tl.program_id(0) * FIELDS
+    found = state + tl.program_id(0) * STATE
+    wanted = entry(found, WANTED)
     if wanted > 0:
-        groups = entry(table, rows, row, GROUPS)
+        groups = entry(row, GROUPS)
         chunks = tl.cdiv(groups, BLOCK)
-        first = entry(table, rows, row, FIRST_CHUNK)
+        first = entry(row, FIRST_CHUNK)
         before = tl.full((), 0, tl.int64)  # ties before the chunk that holds the last one
         chunk = tl.full((), 0, tl.int64)
         for begin in range(0, chunks, BLOCK):
@@ -309,29 +311,29 @@ def _last(
             chunk += tl.sum(passed.to(tl.int64))
             before = tl.max(tl.where(passed, through, before))
         index = chunk * BLOCK + tl.arange(0, BLOCK)
-        source = source_of(table, rows, row, DTYPE, ALIGNED)
-        key = keys_at(source, scored_of(table, rows, row, keys), index, index < groups, DUAL)
-        equal = (key == entry(state, rows, row, THRESHOLD)).to(tl.int64)
+        source = source_of(row, DTYPE, ALIGNED)
+        key = keys_at(source, scored_of(row, keys), index, index < groups, DUAL)
+        equal = (key == entry(found, THRESHOLD)).to(tl.int64)
         is_last = (equal != 0) & (before + tl.cumsum(equal, 0) == wanted)
-        tl.store(state + LAST * rows + row, tl.max(tl.where(is_last, index, -1)))
+        tl.store(found + LAST, tl.max(tl.where(is_last, index, -1)))
 
 
 def select(plan: Plan, keys: Tensor, dtype: torch.dtype, dual: bool) -> Tensor:
     """Find the threshold and the last tie of every selection; returns the state."""
     device, sizes = plan.table.device, _launch.sizes
-    state = torch.empty(_STATE * plan.rows, dtype=torch.int64, device=device)
+    state = torch.empty(STATE.value * plan.rows, dtype=torch.int64, device=device)
     counts = torch.empty(plan.chunks, dtype=torch.int32, device=device)
     constants = {"DTYPE": FLOATS[dtype], "DUAL": dual, "ALIGNED": plan.aligned, "num_warps": _WARPS, **EXACT}
     searching = {"DIGIT": sizes.digit, "BLOCK": sizes.search, **constants}
     constants["BLOCK"] = sizes.chunk
     table, rows, padded = plan.table, plan.rows, plan.padded_rows
-    _bracket[(rows,)](table, rows, keys, state, SAMPLE=sizes.sample, **searching)
+    _bracket[(rows,)](table, keys, state, SAMPLE=sizes.sample, **searching)
     if plan.chunks > 0:
         _collect[(plan.chunks,)](table, rows, keys, state, ROWS=padded, **constants)
-    _resolve[(rows,)](table, rows, keys, state, **searching)
+    _resolve[(rows,)](table, keys, state, **searching)
     if plan.chunks > 0:
         _ties[(plan.chunks,)](table, rows, keys, state, counts, ROWS=padded, **constants)
-        _last[(rows,)](table, rows, keys, state, counts, **constants)
+        _last[(rows,)](table, keys, state, counts, **constants)
     return state
 
 

@@ -21,6 +21,7 @@ from lps_kernels.ops.step import MOVES, _named
 
 # Fields of the table.
 COUNT, FIRST, EFFECTIVE, GRAD, V, W_BAR, CENTRE, OWNER, EXP_AVG, EXP_AVG_SQ = (tl.constexpr(i) for i in range(10))
+FIELDS = tl.constexpr(10)
 _WARPS = 8
 
 
@@ -72,22 +73,20 @@ def _moving(owner, free, MOVES_WHICH: tl.constexpr):
 def _chunk_of(table, rows, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """The layer that this program works on, and how many weights lie before and from its chunk on."""
     program = tl.program_id(0)
-    row = row_of(table, rows, program, FIRST, ROWS)
-    begin = (program - entry(table, rows, row, FIRST)) * BLOCK
-    return row, begin, entry(table, rows, row, COUNT) - begin
+    row = table + row_of(table, rows, program, FIRST, FIELDS, ROWS) * FIELDS
+    begin = (program - entry(row, FIRST)) * BLOCK
+    return row, begin, entry(row, COUNT) - begin
 
 
 @triton.jit
-def _pulled(grad, v, table, rows, row, index, mask, free, rho, tau, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+def _pulled(grad, v, row, index, mask, free, rho, tau, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
     """The gradient with that of the proximal term."""
-    centre = tl.load(pointer(table, rows, row, CENTRE, DTYPE, ALIGNED) + index, mask=mask, other=0)
+    centre = tl.load(pointer(row, CENTRE, DTYPE, ALIGNED) + index, mask=mask, other=0)
     return grad + (v - centre) * tl.where(free, tl.full((), rho, DTYPE), tl.full((), tau, DTYPE))
 
 
 @triton.jit
 def _adam_chunk(
-    table,
-    rows,
     row,
     index,
     mask,
@@ -105,18 +104,18 @@ def _adam_chunk(
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    owner = tl.load(pointer(table, rows, row, OWNER, tl.uint8, ALIGNED) + index, mask=mask, other=0)
+    owner = tl.load(pointer(row, OWNER, tl.uint8, ALIGNED) + index, mask=mask, other=0)
     free = (owner & 0x7F) == 0
     moving = _moving(owner, free, MOVES_WHICH)
-    w_bar = tl.load(pointer(table, rows, row, W_BAR, DTYPE, ALIGNED) + index, mask=mask, other=0)
-    v_at = pointer(table, rows, row, V, DTYPE, ALIGNED) + index
+    w_bar = tl.load(pointer(row, W_BAR, DTYPE, ALIGNED) + index, mask=mask, other=0)
+    v_at = pointer(row, V, DTYPE, ALIGNED) + index
     v = tl.load(v_at, mask=mask, other=0)
-    grad = tl.load(pointer(table, rows, row, GRAD, DTYPE, ALIGNED) + index, mask=mask, other=0)
+    grad = tl.load(pointer(row, GRAD, DTYPE, ALIGNED) + index, mask=mask, other=0)
     grad = tl.where(free, grad, grad * w_bar)
     if PROXIMAL:
-        grad = _pulled(grad, v, table, rows, row, index, mask, free, rho, tau, DTYPE, ALIGNED)
-    mean_at = pointer(table, rows, row, EXP_AVG, DTYPE, ALIGNED) + index
-    square_at = pointer(table, rows, row, EXP_AVG_SQ, DTYPE, ALIGNED) + index
+        grad = _pulled(grad, v, row, index, mask, free, rho, tau, DTYPE, ALIGNED)
+    mean_at = pointer(row, EXP_AVG, DTYPE, ALIGNED) + index
+    square_at = pointer(row, EXP_AVG_SQ, DTYPE, ALIGNED) + index
     old_mean = tl.load(mean_at, mask=mask, other=0)
     old_square = tl.load(square_at, mask=mask, other=0)
     mean = old_mean * tl.full((), beta1, DTYPE) + grad * tl.full((), rest1, DTYPE)
@@ -131,7 +130,7 @@ def _adam_chunk(
     tl.store(mean_at, tl.where(moving, mean, old_mean), mask=mask)
     tl.store(square_at, tl.where(moving, square, old_square), mask=mask)
     tl.store(v_at, moved, mask=mask)
-    effective = pointer(table, rows, row, EFFECTIVE, DTYPE, ALIGNED) + index
+    effective = pointer(row, EFFECTIVE, DTYPE, ALIGNED) + index
     tl.store(effective, tl.where(free, moved, moved * w_bar), mask=mask)
 
 
@@ -169,16 +168,14 @@ def _adam(
     scalars = (beta1, beta2, rest1, rest2, eps, rho, tau, size, inverse)
     if rest >= BLOCK:
         mask = everywhere(BLOCK)
-        _adam_chunk(table, rows, row, index, mask, *scalars, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
+        _adam_chunk(row, index, mask, *scalars, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
     else:
         mask = tl.arange(0, BLOCK) < rest
-        _adam_chunk(table, rows, row, index, mask, *scalars, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
+        _adam_chunk(row, index, mask, *scalars, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
 
 
 @triton.jit
 def _grad_chunk(
-    table,
-    rows,
     row,
     index,
     mask,
@@ -189,13 +186,13 @@ def _grad_chunk(
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    owner = tl.load(pointer(table, rows, row, OWNER, tl.uint8, ALIGNED) + index, mask=mask, other=0)
+    owner = tl.load(pointer(row, OWNER, tl.uint8, ALIGNED) + index, mask=mask, other=0)
     free = (owner & 0x7F) == 0
-    grad_at = pointer(table, rows, row, GRAD, DTYPE, ALIGNED) + index
+    grad_at = pointer(row, GRAD, DTYPE, ALIGNED) + index
     grad = tl.load(grad_at, mask=mask, other=0)
     if PROXIMAL:
-        v = tl.load(pointer(table, rows, row, V, DTYPE, ALIGNED) + index, mask=mask, other=0)
-        grad = _pulled(grad, v, table, rows, row, index, mask, free, rho, tau, DTYPE, ALIGNED)
+        v = tl.load(pointer(row, V, DTYPE, ALIGNED) + index, mask=mask, other=0)
+        grad = _pulled(grad, v, row, index, mask, free, rho, tau, DTYPE, ALIGNED)
     tl.store(grad_at, tl.where(_moving(owner, free, MOVES_WHICH), grad, 0.0), mask=mask)
 
 
@@ -216,10 +213,10 @@ def _grad(
     index = begin + tl.arange(0, BLOCK)
     if rest >= BLOCK:
         mask = everywhere(BLOCK)
-        _grad_chunk(table, rows, row, index, mask, rho, tau, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
+        _grad_chunk(row, index, mask, rho, tau, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
     else:
         mask = tl.arange(0, BLOCK) < rest
-        _grad_chunk(table, rows, row, index, mask, rho, tau, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
+        _grad_chunk(row, index, mask, rho, tau, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
 
 
 def _block(dtype: torch.dtype) -> int:
@@ -241,12 +238,16 @@ def _table(lists: dict[tl.constexpr, Sequence[Tensor]], counts: list[int]) -> tu
             programs += parts_of(count, block)
         columns[COUNT.value], columns[FIRST.value] = tuple(counts), tuple(first)
         none = (0,) * len(counts)
-        values = [value for name in range(10) for value in columns.get(name, none)]
+        values = [
+            value
+            for row in zip(*(columns.get(name, none) for name in range(FIELDS.value)), strict=True)
+            for value in row
+        ]
         is_aligned = _launch.aligned(at for column in addresses.values() for at in column)
         return _launch.table_on(device, values), programs, is_aligned
 
-    key = ("step", _launch.place(device), block, tuple(addresses.items()), tuple(counts))
-    return _launch.remembered(key, build)
+    key = ("step", block, tuple(addresses.items()), tuple(counts))
+    return _launch.remembered(device, key, build)
 
 
 def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
