@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,18 @@ if not REQUIRED:
 import triton
 import triton.language as tl
 
-from benchmarks.gpu import launches, tables
+from benchmarks.gpu import tables
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.architectures import LIMITS, REGISTERS, resident_blocks
 from benchmarks.gpu.gate import jobs_of, run
-from benchmarks.gpu.nvcc_report import compile_source, demangled, nvcc
+from benchmarks.gpu.nvcc_report import CUDA, compile_source, demangled, named, nvcc
 from benchmarks.gpu.resources import Kernel, Report
-from benchmarks.gpu.triton_report import ARCHITECTURES, compile_ahead
+from benchmarks.gpu.triton_report import ARCHITECTURES, compile_ahead, kernels
 from lps_kernels.backends.triton._launch import Ahead
 
 needs_nvcc = pytest.mark.skipif(nvcc() is None and not REQUIRED, reason="nvcc was not found")
+# The name of a kernel as it is written.
+KERNEL = r"__global__ void (?:__launch_bounds__\([^)]*\))?\s*(\w+)\("
 
 
 @needs_nvcc
@@ -41,23 +44,25 @@ def test_every_cuda_kernel_passes_the_check() -> None:
     report = run(jobs_of(["nvcc"], ["sm_80", "sm_90", "sm_120"]))
     assert report.problems() == []
     assert {kernel.arch for kernel in report.kernels} == {"sm_80", "sm_90", "sm_120"}
-    listed = {family for families in launches.SHARED.values() for family in families}
-    assert {kernel.family for kernel in report.kernels} == listed
+    written = {name for file in CUDA.glob("*.cu*") for name in re.findall(KERNEL, file.read_text())}
+    assert {kernel.family for kernel in report.kernels} == written
 
 
 def test_every_triton_kernel_passes_the_check() -> None:
     report = run(jobs_of(["triton"], ARCHITECTURES))
     assert report.problems() == []
     assert {kernel.arch for kernel in report.kernels} == {*ARCHITECTURES}
+    assert len(report.kernels) == len(ARCHITECTURES) * len(kernels())
 
 
 # ---- faults that the check must see, in CUDA ----
 
 
-def cuda_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, shared: dict[str, Any]) -> list[str]:
-    monkeypatch.setitem(launches.SHARED, "seeded", shared)
+def cuda_problems(tmp_path: Path, kernel: str, launch: str) -> list[str]:
+    """What the check says to a kernel and the arguments of its launch."""
     file = tmp_path / "seeded.cu"
-    file.write_text(f"namespace lps {{\n{source}\n}}\n")
+    start = f"void start(const Gpu& gpu) {{ LPS_LAUNCH(gpu, {launch}); }}"
+    file.write_text(f'#include "device.cuh"\nnamespace lps {{\n{kernel}\n{start}\n}}\n')
     return compile_source(file, 80).problems()
 
 
@@ -69,13 +74,13 @@ __global__ void __launch_bounds__(128) copy_kernel(const float* from, float* to)
 
 
 @needs_nvcc
-def test_a_harmless_kernel_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cuda_problems(tmp_path, monkeypatch, COPY, {"copy_kernel": launches.NOTHING}) == []
+def test_a_harmless_kernel_passes(tmp_path: Path) -> None:
+    assert cuda_problems(tmp_path, COPY, "copy_kernel, 1, 128, 0, nullptr, nullptr") == []
 
 
 @needs_nvcc
-def test_spilled_registers_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = """
+def test_spilled_registers_are_seen(tmp_path: Path) -> None:
+    kernel = """
 __global__ void __launch_bounds__(1024, 2) many_kernel(const float* from, float* to) {
   float held[64];
 #pragma unroll
@@ -84,69 +89,77 @@ __global__ void __launch_bounds__(1024, 2) many_kernel(const float* from, float*
   for (int i = 0; i < 64; ++i) to[i * 128 + threadIdx.x] = held[63 - i] * held[i];
 }
 """
-    (problem,) = cuda_problems(tmp_path, monkeypatch, source, {"many_kernel": launches.NOTHING})
+    (problem,) = cuda_problems(tmp_path, kernel, "many_kernel, 1, 1024, 0, nullptr, nullptr")
     assert "Registers are spilled to local memory in function" in problem
 
 
 @needs_nvcc
-def test_a_stack_frame_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = """
+def test_a_stack_frame_is_seen(tmp_path: Path) -> None:
+    kernel = """
 __global__ void __launch_bounds__(128) table_kernel(const int* from, int* to) {
   int table[64];
   for (int i = 0; i < 64; ++i) table[from[i] % 64] = i;
   to[threadIdx.x] = table[from[threadIdx.x] % 64];
 }
 """
-    problems = cuda_problems(tmp_path, monkeypatch, source, {"table_kernel": launches.NOTHING})
+    problems = cuda_problems(tmp_path, kernel, "table_kernel, 1, 128, 0, nullptr, nullptr")
     assert problems == ["nvcc, sm_80: table_kernel has a stack frame of 256 bytes"]
 
 
 @needs_nvcc
-def test_lost_tensor_cores_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = """
+def test_lost_tensor_cores_are_seen(tmp_path: Path) -> None:
+    kernel = """
 template <class T>
 __global__ void __launch_bounds__(128) matrix_product(const T* a, const T* b, T* c) {
   c[threadIdx.x] += a[threadIdx.x] * b[threadIdx.x];
 }
-template __global__ void matrix_product(const float*, const float*, float*);
-template __global__ void matrix_product(const double*, const double*, double*);
 """
-    problems = cuda_problems(tmp_path, monkeypatch, source, {"matrix_product": launches.NOTHING})
+    none = "1, 128, 0, nullptr, nullptr, nullptr"
+    assert cuda_problems(tmp_path, kernel, f"matrix_product<double>, {none}") == []
+    problems = cuda_problems(tmp_path, kernel, f"matrix_product<float>, {none}")
     assert problems == ["nvcc, sm_80: matrix_product<float> has no tensor-core instruction"]
 
 
 @needs_nvcc
-def test_low_occupancy_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = {"copy_kernel": ("sizeof(float) * 10000", ("",))}  # four blocks of four warps, of 64 warps
-    problems = cuda_problems(tmp_path, monkeypatch, COPY, shared)
+def test_low_occupancy_is_seen(tmp_path: Path) -> None:
+    problems = cuda_problems(tmp_path, COPY, "copy_kernel, 1, 128, sizeof(float) * 10000, nullptr, nullptr")
+    # Four blocks of four warps, where there is room for 64 warps.
     assert problems == ["nvcc, sm_80: copy_kernel is memory-bound with an occupancy of 25 %"]
 
 
 @needs_nvcc
-def test_what_does_not_fit_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    problems = cuda_problems(tmp_path, monkeypatch, COPY, {"copy_kernel": ("1 << 20", ("",))})
+def test_what_does_not_fit_is_seen(tmp_path: Path) -> None:
+    problems = cuda_problems(tmp_path, COPY, "copy_kernel, 1, 128, 1 << 20, nullptr, nullptr")
     assert problems == ["nvcc, sm_80: copy_kernel does not fit onto a multiprocessor"]
 
 
 @needs_nvcc
-def test_a_warning_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = COPY.replace("  to[", "  int unused;\n  to[")
-    (problem,) = cuda_problems(tmp_path, monkeypatch, source, {"copy_kernel": launches.NOTHING})
+def test_a_warning_is_seen(tmp_path: Path) -> None:
+    kernel = COPY.replace("  to[", "  int unused;\n  to[")
+    (problem,) = cuda_problems(tmp_path, kernel, "copy_kernel, 1, 128, 0, nullptr, nullptr")
     assert 'variable "unused" was declared but never referenced' in problem
 
 
 @needs_nvcc
-def test_an_unknown_launch_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (problem,) = cuda_problems(tmp_path, monkeypatch, COPY, {})
-    assert problem == "nvcc, sm_80: copy_kernel has no entry in benchmarks/gpu/launches.py"
-    unbound = COPY.replace("__launch_bounds__(128) ", "")
-    (problem,) = cuda_problems(tmp_path, monkeypatch, unbound, {"copy_kernel": launches.NOTHING})
-    assert problem == "nvcc, sm_80: copy_kernel has no launch bounds"
+def test_launches_that_do_not_fit_the_kernel_are_seen(tmp_path: Path) -> None:
+    start = "copy_kernel, 1, 256, 0, nullptr, nullptr"
+    (problem,) = cuda_problems(tmp_path, COPY, start)
+    assert problem == "nvcc, sm_80: copy_kernel is launched with 256 threads, but has launch bounds of 128"
+    (problem,) = cuda_problems(tmp_path, COPY.replace("__launch_bounds__(128) ", ""), start)
+    assert problem == "nvcc, sm_80: copy_kernel is launched with 256 threads, but has no launch bounds"
+    other = COPY.replace("copy_kernel", "forgotten_kernel")
+    (problem,) = cuda_problems(tmp_path, COPY + other, start.replace("256", "128"))
+    assert problem == "nvcc, sm_80: forgotten_kernel is launched by nothing in its file"
 
 
 def test_names_are_readable() -> None:
     mangled = "_ZN3lps14matrix_productIfNS_8ExamplesIfEENS_6PanelsIfEEEEvT0_T1_NS_6ResultIT_EE"
-    assert demangled([mangled]) == ["matrix_product<float, Examples<float>, Panels<float>>"]
+    (signature,) = demangled([mangled])
+    assert (
+        signature
+        == "matrix_product<float, Examples<float>, Panels<float>>(Examples<float>, Panels<float>, Result<float>)"
+    )
+    assert named(signature) == "matrix_product<float, Examples<float>, Panels<float>>"
 
 
 # ---- faults that the check must see, in Triton ----

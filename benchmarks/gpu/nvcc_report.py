@@ -7,12 +7,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.gpu.architectures import LIMITS, occupancy
-from benchmarks.gpu.launches import Sizes, read_sizes, with_sizes
-from benchmarks.gpu.resources import Kernel, Report, Usage, dump_elf, read_cubin
+from benchmarks.gpu.launches import Launch, is_record, launches_in, recording
+from benchmarks.gpu.resources import Kernel, Report, Usage, launch_bounds, read_cubin
 from benchmarks.gpu.triton_report import nvidia_tools
 
 CUDA = Path(__file__).resolve().parents[2] / "csrc" / "cuda"
@@ -37,47 +37,63 @@ def compile_source(source: Path, arch: int) -> Report:
     assert compiler is not None
     with tempfile.TemporaryDirectory() as directory:
         wrapper, cubin = Path(directory, source.name), Path(directory, "kernels.cubin")
-        wrapper.write_text(with_sizes(source))
+        wrapper.write_text(recording(source))
         target = [f"-arch=sm_{arch}", "-cubin", *INCLUDES, "-o", str(cubin), str(wrapper)]
         done = subprocess.run([compiler, *FLAGS, *target], capture_output=True, text=True, check=False)
         said = [line for line in (done.stdout + done.stderr).splitlines() if not _is_figure(line)]
         if done.returncode != 0 or said:
             return Report(failures=[f"nvcc, sm_{arch}: {source.name}: {' '.join(said)}"])
         usages = read_cubin(cubin, nvidia_tools(), LIMITS[arch].reserved)
-        sizes = read_sizes(source, dump_elf(cubin, nvidia_tools()))
-    spills = _spills(done.stderr)
+        bounds = launch_bounds(cubin, nvidia_tools())
+    signatures, spills = demangled(usages), _spills(done.stderr)
+    launches = launches_in(signatures)
     report = Report()
-    for (mangled, usage), name in zip(usages.items(), demangled(usages), strict=True):
-        _add(report, arch, name, usage, spills.get(mangled, 0), sizes)
+    for (mangled, usage), signature in zip(usages.items(), signatures, strict=True):
+        if is_record(signature):
+            continue
+        name = named(signature)
+        wrong = _wrong_launch(launches.get(name), bounds.get(mangled))
+        if wrong:
+            report.failures.append(f"nvcc, sm_{arch}: {name} {wrong}")
+        else:
+            report.kernels.append(_kernel(arch, name, usage, spills.get(mangled, 0), launches[name]))
     return report
 
 
-def _add(report: Report, arch: int, name: str, usage: Usage, spills: int, sizes: Sizes) -> None:
-    """One kernel, or what is not known of its launch."""
-    family, _, rest = name.partition("<")
-    element = re.split(r"\W", rest)[0]
-    size = sizes.get((family, ""), sizes.get((family, element)))
-    if size is None:
-        report.failures.append(f"nvcc, sm_{arch}: {name} has no entry in benchmarks/gpu/launches.py")
-    elif usage.threads == 0:
-        report.failures.append(f"nvcc, sm_{arch}: {name} has no launch bounds")
-    else:
-        shared = usage.shared + size
-        share = occupancy(arch, usage.registers, usage.threads, shared)
-        numbers = (usage.registers, usage.stack, spills, shared, usage.threads, share, usage.tensor_cores)
-        report.kernels.append(Kernel("nvcc", f"sm_{arch}", name, *numbers))
+def _wrong_launch(launches: set[Launch] | None, bound: int | None) -> str | None:
+    """Why a kernel's launches cannot be."""
+    if not launches:
+        return "is launched by nothing in its file"
+    threads = max(launch.threads for launch in launches)
+    if bound is None or threads > bound:
+        bounds = f"launch bounds of {bound}" if bound else "no launch bounds"
+        return f"is launched with {threads} threads, but has {bounds}"
+    return None
 
 
-def demangled(names: Sequence[str] | dict[str, Usage]) -> list[str]:
-    """Names as they are written in the source, without namespace and arguments."""
-    done = subprocess.run(["c++filt", *names], capture_output=True, text=True, check=True)
-    return [_short(name) for name in done.stdout.splitlines()]
+def _kernel(arch: int, name: str, usage: Usage, spills: int, launches: set[Launch]) -> Kernel:
+    """The kernel with the most threads and shared memory that it is launched with."""
+    threads = max(launch.threads for launch in launches)
+    shared = usage.shared + max(launch.shared for launch in launches)
+    share = occupancy(arch, usage.registers, threads, shared)
+    numbers = (usage.registers, usage.stack, spills, shared, threads, share, usage.tensor_cores)
+    return Kernel("nvcc", f"sm_{arch}", name, *numbers)
 
 
-def _short(name: str) -> str:
-    """``void lps::f<lps::A<float> >(int)`` as ``f<A<float>>``."""
-    name = re.sub(r"^void |\blps::|\(anonymous namespace\)::", "", name).replace("> >", ">>")
-    return re.sub(r"\(.*$", "", name)
+def demangled(names: Iterable[str]) -> list[str]:
+    """Signatures as they are written in the source, without this project's namespace."""
+    done = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
+    return [_plain(name) for name in done.stdout.splitlines()]
+
+
+def _plain(signature: str) -> str:
+    """``void lps::f<lps::A<float> >(int)`` as ``f<A<float>>(int)``."""
+    return re.sub(r"\bvoid |\blps::|\(anonymous namespace\)::", "", signature).replace("> >", ">>")
+
+
+def named(signature: str) -> str:
+    """The kernel without its parameters."""
+    return signature.partition("(")[0]
 
 
 def _is_figure(line: str) -> bool:

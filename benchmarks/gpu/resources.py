@@ -99,18 +99,12 @@ class Report:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a cubin says of one of its functions. ``threads`` is its launch bound, 0 where there is none."""
+    """What a cubin says of one of its functions."""
 
     registers: int
     stack: int
     shared: int
-    threads: int
     tensor_cores: Counter[str]
-
-
-def dump_elf(path: Path, tools: Path) -> str:
-    """Symbols and attributes of a cubin."""
-    return _run(tools / "cuobjdump", "--dump-elf", path)
 
 
 def read_cubin(path: Path, tools: Path, reserved: int) -> dict[str, Usage]:
@@ -119,14 +113,7 @@ def read_cubin(path: Path, tools: Path, reserved: int) -> dict[str, Usage]:
     Tools for capability 9.0 and later count the driver's ``reserved`` bytes of shared memory as the kernel's own.
     """
     numbers = _run(tools / "cuobjdump", "--dump-resource-usage", path)
-    elf = dump_elf(path, tools)
     code = _run(tools / "nvdisasm", "--print-code", path)
-    threads = {}
-    for section in re.split(r"^\.nv\.info\.", elf, flags=re.MULTILINE)[1:]:
-        bound = re.search(r"EIATTR_MAX_THREADS.*?Value:\s*(0x\w+) (0x\w+) (0x\w+)", section, re.DOTALL)
-        if bound:
-            x, y, z = (int(number, 16) for number in bound.groups())
-            threads[section.split()[0]] = x * y * z
     tensor_cores = {}
     for section in re.split(r"^\s*\.section\s+\.text\.", code, flags=re.MULTILINE)[1:]:
         tensor_cores[section.split(",")[0]] = Counter(TENSOR_CORE_INSTRUCTION.findall(section))
@@ -134,9 +121,19 @@ def read_cubin(path: Path, tools: Path, reserved: int) -> dict[str, Usage]:
     usages = {}
     for name, registers, stack, shared, local in re.findall(pattern, numbers):
         own = int(shared) - (reserved if int(shared) >= reserved else 0)
-        counted = tensor_cores.get(name, Counter())
-        usages[name] = Usage(int(registers), int(stack) + int(local), own, threads.get(name, 0), counted)
+        usages[name] = Usage(int(registers), int(stack) + int(local), own, tensor_cores.get(name, Counter()))
     return usages
+
+
+def launch_bounds(path: Path, tools: Path) -> dict[str, int]:
+    """The most threads of a block, by mangled name, for the functions of a cubin that have such a bound."""
+    bounds = {}
+    for section in re.split(r"^\.nv\.info\.", _run(tools / "cuobjdump", "--dump-elf", path), flags=re.MULTILINE)[1:]:
+        bound = re.search(r"EIATTR_MAX_THREADS.*?Value:\s*(0x\w+) (0x\w+) (0x\w+)", section, re.DOTALL)
+        if bound:
+            x, y, z = (int(number, 16) for number in bound.groups())
+            bounds[section.split()[0]] = x * y * z
+    return bounds
 
 
 def _run(tool: Path, *arguments: object) -> str:

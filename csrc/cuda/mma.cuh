@@ -67,8 +67,8 @@ __device__ __forceinline__ double fused(double x, double y, double z) { return f
 
 __device__ __forceinline__ bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
 
-constexpr uint32_t kTf32Bits = 0xffffe000u,
-                   kTf32Half = 0x1000;  // sign, exponent and ten bits of fraction; a half of the last
+constexpr uint32_t kTf32Bits = 0xffffe000u;  // sign, exponent and ten bits of fraction
+constexpr uint32_t kTf32Half = 0x1000;       // half of the last of them
 
 // The nearest TF32 number, ties away from zero. Finite numbers stay finite.
 __device__ __forceinline__ uint32_t to_tf32(float x) {

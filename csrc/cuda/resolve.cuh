@@ -119,7 +119,7 @@ __device__ __forceinline__ void resolve_groups(const SelectBatch& batch, const S
   uint32_t mine = 0;
   for (uint32_t g = threadIdx.x; g < count; g += kSelectThreads) mine += keys[g] != 0;
   const uint32_t present = sum_threads(shared, mine).total;
-  // Of the groups that have the threshold for a key, the first `ties` survive: up to the index `end`.
+  // Of the groups that have the threshold for a key, those before the index `end` survive.
   uint64_t threshold = keep == 0 ? kHighestKey<double> : kLowestKey<double>;
   uint32_t end = keep == 0 ? 0 : count;
   if (keep > 0 && keep < present) {
@@ -153,12 +153,8 @@ __global__ void __launch_bounds__(kSelectThreads, kSelectBlocks) resolve_kernel(
     found = {0, 0, kLowestKey<T>, layer.count};
   } else if (job.keep > 0) {
     const Found bracket = batch.found[blockIdx.x];
-    const WeightSearch<T> search{batch,
-                                 job,
-                                 layer,
-                                 shared,
-                                 static_cast<uint32_t>(layer.count),
-                                 static_cast<uint32_t>(parts_of(layer.count, kChunk))};
+    const uint32_t count = static_cast<uint32_t>(layer.count), chunks = parts_of<uint32_t>(count, kChunk);
+    const WeightSearch<T> search{batch, job, layer, &shared->rank, count, chunks};
     found = search.resolve(static_cast<Key>(bracket.low), static_cast<Key>(bracket.high));
   }
   if (threadIdx.x == 0) batch.found[blockIdx.x] = found;

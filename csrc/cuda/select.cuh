@@ -1,5 +1,4 @@
-// Exact top-k for a batch of layers of unequal size, in a number of launches that does not depend on how many there
-// are.
+// Exact top-k for a batch of layers of unequal size, in the same few launches for any number of layers.
 //
 // A sample of each layer brackets the key of its k-th best coordinate; one pass over all layers counts what lies above
 // the bracket and collects the few keys inside it; radix select on those finds the exact key, and a scan of the chunk

@@ -50,7 +50,9 @@ struct SelectBatch {
   uint8_t* groups;  // 1: survives
 };
 
-// Selects in up to six launches; those that write what survived are the caller's.
+// Selects in up to five launches; the one that writes what survived is the caller's. The weights of a layer are read
+// once, but twice where one of its slots has groups of one weight and the other of several, or both of several that
+// differ: scores are summed by tiles of the groups, keys are collected by chunks.
 SelectBatch select_groups(const Gpu&, DType, std::vector<SelectLayer>&, std::vector<SelectJob>&);
 
 }  // namespace lps

@@ -98,6 +98,7 @@ __device__ void find_weights(const Sparse<T>& weight, const SparseCut& cut, int 
   __syncthreads();
   if (i < rows) {
     int start = end - count;
+#pragma unroll 1  // seven at most, and registers are scarce
     for (int warp = 0; warp < i / 32; ++warp) start += tile.totals[warp];
     const int output = weight.targets[at] - (cut.first_output() - first);
     if (output >= 0 && output < kSparseOutputs) {
@@ -204,12 +205,11 @@ template <class T, class A>
 __global__ void __launch_bounds__(kSparseThreads, kSparseBlocks)
     sparse_few(const A a, const Sparse<T> weight, const Result<T> result, const Parts<T> parts, const SparseCut cut) {
   using Tile = SparseTile<T, 1>;
-  constexpr int kTogether = sizeof(T) == 8 ? 2 : 4;  // loads of values under way at a time
   LPS_SHARED(Tile, tile);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   Compute<T> sums[kWarpOutputs] = {};
   each_output<T>(a, weight, parts, cut, *tile, [&](int r, const uint4& bits, const Device<T>* values) {
-#pragma unroll kTogether
+#pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t word = reinterpret_cast<const uint32_t*>(&bits)[i];
       if ((word >> lane & 1) != 0) {

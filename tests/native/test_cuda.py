@@ -237,9 +237,10 @@ def test_a_projection_reads_the_values_twice_and_writes_them_once(groups: str, c
     }[groups]
     args: Args = [x], [], [view[1] // 5], view, score, "all", "values"
     moved = bytes_a_weight(counting, "project", args, weights)
-    # The sample that brackets the threshold adds 4096 reads; values inside the bracket go through scratch memory.
+    # The sample that brackets the threshold adds 4096 reads. Scratch memory: values inside the bracket, or a byte for
+    # each group, which is read for each of its weights.
     assert 2 * 4 <= moved["buffer 0"][0] <= 2.05 * 4
     assert moved["buffer 0"][1] == 0
     assert moved["buffer 1"] == (0, 4)
     assert moved["buffer 2"] == (0, 1 / 8)
-    assert sum(moved["scratch"]) <= 1.0, moved
+    assert sum(moved["scratch"]) <= 2, moved

@@ -72,8 +72,8 @@ class Worker:
         self._errors.close()
 
 
-def run_all(tasks: Iterable[Task], workers: int = 2) -> dict[Task, dict[str, Any]]:
-    """The result of every task, by as many processes."""
+def run_all(tasks: Iterable[Task]) -> dict[Task, dict[str, Any]]:
+    """The result of every task, by one process a core."""
     waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     for task in tasks:
         waiting.put(task)
@@ -89,7 +89,7 @@ def run_all(tasks: Iterable[Task], workers: int = 2) -> dict[Task, dict[str, Any
             results[task] = worker.answer(task)
         worker.close()
 
-    threads = [threading.Thread(target=work) for _ in range(workers)]
+    threads = [threading.Thread(target=work) for _ in range(len(os.sched_getaffinity(0)))]
     for thread in threads:
         thread.start()
     for thread in threads:

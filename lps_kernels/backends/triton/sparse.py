@@ -107,7 +107,8 @@ def met_by(met, held, total):
     nothing = tl.zeros(total.shape, tl.float32)
     # Infinities towards +Inf less those towards -Inf; all of them, with a NaN counting as more than there can be.
     balance = tl.dot(direction, weighed, nothing)
-    count = tl.dot(tl.where(odd & (direction == 0), 64, tl.abs(direction)).to(tl.float16), tl.abs(weighed), nothing)
+    is_nan = met != met  # noqa: PLR0124
+    count = tl.dot(tl.where(is_nan, 64, tl.abs(direction)).to(tl.float16), tl.abs(weighed), nothing)
     agree = (count < 64) & (tl.abs(balance) == count)
     made = tl.where(count == 0, 0, tl.where(agree, balance * float("inf"), float("nan")))
     return total + made.to(total.dtype)

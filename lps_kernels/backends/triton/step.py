@@ -79,16 +79,16 @@ def _chunk_of(table, rows, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _pulled(grad, v, row, index, mask, free, rho, tau, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+def _pulled(grad, v, row, begin, index, mask, free, rho, tau, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
     """The gradient with that of the proximal term."""
-    centre = tl.load(pointer(row, CENTRE, DTYPE, ALIGNED) + index, mask=mask, other=0)
+    centre = tl.load(pointer(row, CENTRE, DTYPE, ALIGNED) + begin + index, mask=mask, other=0)
     return grad + (v - centre) * tl.where(free, tl.full((), rho, DTYPE), tl.full((), tau, DTYPE))
 
 
 @triton.jit
 def _adam_chunk(
     row,
-    index,
+    begin,
     mask,
     beta1,
     beta2,
@@ -104,18 +104,19 @@ def _adam_chunk(
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    owner = tl.load(pointer(row, OWNER, tl.uint8, ALIGNED) + index, mask=mask, other=0)
+    index = tl.arange(0, mask.shape[0])
+    owner = tl.load(pointer(row, OWNER, tl.uint8, ALIGNED) + begin + index, mask=mask, other=0)
     free = (owner & 0x7F) == 0
     moving = _moving(owner, free, MOVES_WHICH)
-    w_bar = tl.load(pointer(row, W_BAR, DTYPE, ALIGNED) + index, mask=mask, other=0)
-    v_at = pointer(row, V, DTYPE, ALIGNED) + index
+    w_bar = tl.load(pointer(row, W_BAR, DTYPE, ALIGNED) + begin + index, mask=mask, other=0)
+    v_at = pointer(row, V, DTYPE, ALIGNED) + begin + index
     v = tl.load(v_at, mask=mask, other=0)
-    grad = tl.load(pointer(row, GRAD, DTYPE, ALIGNED) + index, mask=mask, other=0)
+    grad = tl.load(pointer(row, GRAD, DTYPE, ALIGNED) + begin + index, mask=mask, other=0)
     grad = tl.where(free, grad, grad * w_bar)
     if PROXIMAL:
-        grad = _pulled(grad, v, row, index, mask, free, rho, tau, DTYPE, ALIGNED)
-    mean_at = pointer(row, EXP_AVG, DTYPE, ALIGNED) + index
-    square_at = pointer(row, EXP_AVG_SQ, DTYPE, ALIGNED) + index
+        grad = _pulled(grad, v, row, begin, index, mask, free, rho, tau, DTYPE, ALIGNED)
+    mean_at = pointer(row, EXP_AVG, DTYPE, ALIGNED) + begin + index
+    square_at = pointer(row, EXP_AVG_SQ, DTYPE, ALIGNED) + begin + index
     old_mean = tl.load(mean_at, mask=mask, other=0)
     old_square = tl.load(square_at, mask=mask, other=0)
     mean = old_mean * tl.full((), beta1, DTYPE) + grad * tl.full((), rest1, DTYPE)
@@ -130,7 +131,7 @@ def _adam_chunk(
     tl.store(mean_at, tl.where(moving, mean, old_mean), mask=mask)
     tl.store(square_at, tl.where(moving, square, old_square), mask=mask)
     tl.store(v_at, moved, mask=mask)
-    effective = pointer(row, EFFECTIVE, DTYPE, ALIGNED) + index
+    effective = pointer(row, EFFECTIVE, DTYPE, ALIGNED) + begin + index
     tl.store(effective, tl.where(free, moved, moved * w_bar), mask=mask)
 
 
@@ -158,7 +159,6 @@ def _adam(
     BLOCK: tl.constexpr,
 ):
     row, begin, rest = _chunk_of(table, rows, ROWS, BLOCK)
-    index = begin + tl.arange(0, BLOCK)
     size = tl.full((), step_size, tl.float64)
     inverse = tl.full((), inverse_root, tl.float64)
     if TIMED:
@@ -168,16 +168,16 @@ def _adam(
     scalars = (beta1, beta2, rest1, rest2, eps, rho, tau, size, inverse)
     if rest >= BLOCK:
         mask = everywhere(BLOCK)
-        _adam_chunk(row, index, mask, *scalars, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
+        _adam_chunk(row, begin, mask, *scalars, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
     else:
         mask = tl.arange(0, BLOCK) < rest
-        _adam_chunk(row, index, mask, *scalars, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
+        _adam_chunk(row, begin, mask, *scalars, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
 
 
 @triton.jit
 def _grad_chunk(
     row,
-    index,
+    begin,
     mask,
     rho,
     tau,
@@ -186,13 +186,14 @@ def _grad_chunk(
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    owner = tl.load(pointer(row, OWNER, tl.uint8, ALIGNED) + index, mask=mask, other=0)
+    index = tl.arange(0, mask.shape[0])
+    owner = tl.load(pointer(row, OWNER, tl.uint8, ALIGNED) + begin + index, mask=mask, other=0)
     free = (owner & 0x7F) == 0
-    grad_at = pointer(row, GRAD, DTYPE, ALIGNED) + index
+    grad_at = pointer(row, GRAD, DTYPE, ALIGNED) + begin + index
     grad = tl.load(grad_at, mask=mask, other=0)
     if PROXIMAL:
-        v = tl.load(pointer(row, V, DTYPE, ALIGNED) + index, mask=mask, other=0)
-        grad = _pulled(grad, v, row, index, mask, free, rho, tau, DTYPE, ALIGNED)
+        v = tl.load(pointer(row, V, DTYPE, ALIGNED) + begin + index, mask=mask, other=0)
+        grad = _pulled(grad, v, row, begin, index, mask, free, rho, tau, DTYPE, ALIGNED)
     tl.store(grad_at, tl.where(_moving(owner, free, MOVES_WHICH), grad, 0.0), mask=mask)
 
 
@@ -210,13 +211,12 @@ def _grad(
     BLOCK: tl.constexpr,
 ):
     row, begin, rest = _chunk_of(table, rows, ROWS, BLOCK)
-    index = begin + tl.arange(0, BLOCK)
     if rest >= BLOCK:
         mask = everywhere(BLOCK)
-        _grad_chunk(row, index, mask, rho, tau, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
+        _grad_chunk(row, begin, mask, rho, tau, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
     else:
         mask = tl.arange(0, BLOCK) < rest
-        _grad_chunk(row, index, mask, rho, tau, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
+        _grad_chunk(row, begin, mask, rho, tau, PROXIMAL, MOVES_WHICH, DTYPE, ALIGNED)
 
 
 def _block(dtype: torch.dtype) -> int:
