@@ -25,13 +25,14 @@ if not REQUIRED:
 import triton
 import triton.language as tl
 
-from benchmarks.gpu import tables
+from benchmarks.gpu import model, tables
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.architectures import LIMITS, REGISTERS, resident_blocks
 from benchmarks.gpu.gate import jobs_of, run
 from benchmarks.gpu.nvcc_report import CUDA, compile_source, demangled, named, nvcc
 from benchmarks.gpu.resources import Kernel, Report
 from benchmarks.gpu.triton_report import ARCHITECTURES, compile_ahead, kernels
+from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton._launch import Ahead
 
 needs_nvcc = pytest.mark.skipif(nvcc() is None and not REQUIRED, reason="nvcc was not found")
@@ -267,19 +268,34 @@ int main() {{
 def test_tables_go_between_the_markers(tmp_path: Path) -> None:
     kernel = Kernel("nvcc", "sm_80", "copy_kernel<float>", 32, 0, 0, 128, 256, 0.75)
     file = tmp_path / "gpu.md"
+    file.write_text("# GPU kernels\n\n<!-- kernels -->\n<!-- /kernels -->\n")
     for _ in range(2):  # the second time over the first
-        tables.write(Report([kernel]), file)
+        tables.write(file, tables.KERNELS, tables.markdown(Report([kernel])))
         lines = file.read_text().splitlines()
         assert lines[0] == "# GPU kernels"
         assert lines.count("| `copy_kernel<float>` | nvcc | 32 | 0 | 128 | 256 | 75 % |  |") == 1
         assert lines.count("| sm_80 | 1 | 0 | 75 % | 0 of 0 |") == 1
-    file.write_text("Nothing here.\n")
-    with pytest.raises(ValueError, match="does not have the lines <!-- kernels -->"):
-        tables.write(Report([kernel]), file)
-    assert file.read_text() == "Nothing here.\n"
 
 
-def test_the_command_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_model_names_every_operator_and_the_larger_of_its_bounds() -> None:
+    lines = model.table({"compose": 0.5})
+    assert [line.split("`")[1] for line in lines if line.startswith("| `")] == list(REGISTRY)
+    (compose,) = [line for line in lines if line.startswith("| `compose` |")]
+    assert compose.endswith("| 50 % |")
+    gpu = model.Gpu("one", bandwidth=1e9, fp32=1e9, tf32=3e9, source="")
+    assert model.Estimate("compose", 2 * 10**9, 10**9, 1).seconds(gpu) == 2 + model.LAUNCH_SECONDS
+    assert model.Estimate("compose", 10**9, 2 * 10**9, 1).bound(gpu) == "arithmetic"
+    assert model.Estimate("compose", 1, 1, 1).bound(gpu) == "launches"
+
+
+def test_the_command_refuses_what_it_does_not_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--arch", "70"])
     assert "expected one of sm_75" in capsys.readouterr().err
+    file = tmp_path / "gpu.md"
+    file.write_text("Nothing here.\n")
+    assert main(["--only", "triton", "--write", str(file)]) == 2
+    assert "does not have the lines <!-- kernels -->" in capsys.readouterr().err
+    assert file.read_text() == "Nothing here.\n"
+    assert main(["--only", "triton", "--write", str(tmp_path / "absent.md")]) == 2
+    assert main(["--only", "triton", "--table", str(tmp_path / "absent.json")]) == 2

@@ -7,9 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.gpu import tables
+from benchmarks.gpu import model, tables
 from benchmarks.gpu.gate import ARCHITECTURES, jobs_of, run
 from benchmarks.gpu.nvcc_report import nvcc
+from benchmarks.table import load
 
 TOOLCHAINS = ("nvcc", "triton")
 
@@ -26,6 +27,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--arch", nargs="+", type=_architecture, default=ARCHITECTURES, help="80 or sm_80, gfx942")
     parser.add_argument("--only", choices=TOOLCHAINS, help="one of the two toolchains")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables between the markers of this file")
+    parser.add_argument(
+        "--table",
+        type=Path,
+        metavar="FILE",
+        help="of `python -m benchmarks table --save`: for the shares of the CPU's bandwidth",
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 where a kernel is not as it should be")
     parser.add_argument("--processes", type=int, default=2)
     return parser
@@ -38,6 +45,14 @@ def main(arguments: list[str] | None = None) -> int:
     if "nvcc" in toolchains and nvcc() is None:
         print("python -m benchmarks.gpu: nvcc was not found; --only triton does without it", file=sys.stderr)
         return 2
+    try:
+        # Before minutes of compiling, not after them.
+        stored = load(args.table) if args.table is not None else {}
+        for section in (tables.KERNELS, tables.MODEL) if args.write is not None else ():
+            tables.split(args.write, section)
+    except ValueError as error:
+        print(f"python -m benchmarks.gpu: {error}", file=sys.stderr)
+        return 2
     begun = time.perf_counter()
     report = run(jobs_of(toolchains, args.arch), args.processes)
     problems = report.problems()
@@ -45,7 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
     for problem in problems:
         print(problem)
     if args.write is not None:
-        tables.write(report, args.write)
+        tables.write(args.write, tables.KERNELS, tables.markdown(report))
+        shares = {op: row.roofline_share for (op, network), row in stored.items() if network == model.NETWORK}
+        tables.write(args.write, tables.MODEL, "\n".join(model.table(shares)))
     return 1 if args.check and problems else 0
 
 

@@ -6,12 +6,13 @@ larger of bytes over bandwidth and flops over peak, plus what the kernels of one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmarks.shapes import NETWORKS
 from lps_kernels._registry import REGISTRY
 
+NETWORK = "mlp"
 # A kernel that follows another on a stream starts about this much later than it could.
 LAUNCH_SECONDS = 3e-6
 
@@ -84,14 +85,14 @@ def estimate(op: str, network: str) -> Estimate:
     return Estimate(op, sum(cost.bytes for cost in costs), sum(cost.flops for cost in costs), launches)
 
 
-def table(network: str, shares: Mapping[str, float], ops: Iterable[str] = tuple(REGISTRY)) -> list[str]:
+def table(shares: Mapping[str, float], network: str = NETWORK) -> list[str]:
     """Markdown: bytes, flops and expected microseconds on each GPU, beside the measured share of the CPU's roofline."""
     names = " | ".join(f"{gpu.name} µs (bound)" for gpu in GPUS)
     lines = [
         f"| operator on {network} | MB | GFLOP | launches | {names} | CPU: measured share of the bandwidth |",
         "|---|---|---|---|" + "---|" * len(GPUS) + "---|",
     ]
-    for op in ops:
+    for op in REGISTRY:
         here = estimate(op, network)
         if here.bytes == 0:
             continue

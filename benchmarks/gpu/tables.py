@@ -1,4 +1,4 @@
-"""The reports as Markdown, one table an architecture, between two markers of a document."""
+"""The reports as Markdown, between two markers of a document: one table an architecture, and what a GPU should take."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 from benchmarks.gpu.resources import Kernel, Report
 
-BEGIN, END = "<!-- kernels -->", "<!-- /kernels -->"
-STUB = f"# GPU kernels\n\n{BEGIN}\n{END}\n"
+KERNELS, MODEL = "kernels", "model"
 INTRODUCTION = """\
 Written by `python -m benchmarks.gpu --write docs/gpu.md`; compiled, never run on a GPU. Registers are those of a thread
 (vector registers on AMD), threads and bytes of shared memory those of a block, static and dynamic. Occupancy is the
@@ -17,13 +16,23 @@ capabilities), and LLVM's own figure on AMD. The last column counts tensor-core 
 not taken to be memory-bound: each of its warps keeps many loads and products under way."""
 
 
-def write(report: Report, path: Path) -> None:
-    """Put the tables between the markers; a file that does not exist is made."""
-    text = path.read_text() if path.exists() else STUB
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ValueError(f"{path} does not have the lines {BEGIN} and {END}, once each and in this order")
-    before, rest = text.split(BEGIN)
-    path.write_text(f"{before}{BEGIN}\n{markdown(report)}\n{END}{rest.split(END)[1]}")
+def split(path: Path, section: str) -> tuple[str, str]:
+    """What stands before and behind the content of a section, its markers included."""
+    begin, end = f"<!-- {section} -->", f"<!-- /{section} -->"
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ValueError(f"{path} does not have the lines {begin} and {end}, once each and in this order")
+    before, rest = text.split(begin)
+    return before + begin, end + rest.split(end)[1]
+
+
+def write(path: Path, section: str, content: str) -> None:
+    """Put the content between the markers of a section."""
+    before, behind = split(path, section)
+    path.write_text(f"{before}\n{content}\n{behind}")
 
 
 def markdown(report: Report) -> str:

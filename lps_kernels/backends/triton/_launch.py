@@ -49,13 +49,14 @@ class Sizes:
 
     step: int = 1024  # weights a program of the optimiser step
     chunk: int = 1024  # coordinates a program that selects or writes; below 2^16
-    search: int = 1024  # keys that a search looks at together
+    search: int = 256  # keys that a search looks at together
     sample: int = 4096  # coordinates that bracket a threshold
     digit: int = 8  # bits of a key that one pass of a search settles
     columns: tuple[int, int] = (8, 128)  # tile of rows x columns for groups of short runs
     runs: tuple[int, int] = (4, 256)  # tile of groups x coordinates for groups of long runs
     depth: int = 16  # tiles that one program sums
     fold: int = 128  # groups a program that adds up partial sums
+    wide: int = 2**30  # weights of a layer from which on positions in it are divided in 64 bits
 
 
 sizes = Sizes()
@@ -70,7 +71,8 @@ _CAPTURED: dict[tuple[torch.device, Hashable], Any] = {}
 def remembered(device: torch.device, key: Hashable, build: Callable[[], T]) -> T:
     """What ``build`` made for this key before on the current stream; the 64 used last are kept."""
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return _captured(device, key)
+        captured: T = _captured(device, key)
+        return captured
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     place = device, stream, key
     if place in _REMEMBERED:
