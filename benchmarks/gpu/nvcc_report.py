@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.gpu.architectures import LIMITS, occupancy
 from benchmarks.gpu.launches import Launch, is_record, launches_in, recording
-from benchmarks.gpu.resources import Kernel, Report, Usage, launch_bounds, read_cubin
+from benchmarks.gpu.resources import Kernel, Report, Usage, launch_bounds, read_cubin, tensor_core_instructions
 from benchmarks.gpu.triton_report import nvidia_tools
 
 CUDA = Path(__file__).resolve().parents[2] / "csrc" / "cuda"
@@ -45,6 +46,7 @@ def compile_source(source: Path, arch: int) -> Report:
             return Report(failures=[f"nvcc, sm_{arch}: {source.name}: {' '.join(said)}"])
         usages = read_cubin(cubin, nvidia_tools(), LIMITS[arch].reserved)
         bounds = launch_bounds(cubin, nvidia_tools())
+        tensor_cores = tensor_core_instructions(cubin, nvidia_tools())
     signatures, spills = demangled(usages), _spills(done.stderr)
     launches = launches_in(signatures)
     report = Report()
@@ -56,7 +58,8 @@ def compile_source(source: Path, arch: int) -> Report:
         if wrong:
             report.failures.append(f"nvcc, sm_{arch}: {name} {wrong}")
         else:
-            report.kernels.append(_kernel(arch, name, usage, spills.get(mangled, 0), launches[name]))
+            kernel = _kernel(arch, name, usage, spills.get(mangled, 0), launches[name])
+            report.kernels.append(replace(kernel, tensor_cores=tensor_cores[mangled]))
     return report
 
 
@@ -76,7 +79,7 @@ def _kernel(arch: int, name: str, usage: Usage, spills: int, launches: set[Launc
     threads = max(launch.threads for launch in launches)
     shared = usage.shared + max(launch.shared for launch in launches)
     share = occupancy(arch, usage.registers, threads, shared)
-    numbers = (usage.registers, usage.stack, spills, shared, threads, share, usage.tensor_cores)
+    numbers = (usage.registers, usage.stack, spills, shared, threads, share)
     return Kernel("nvcc", f"sm_{arch}", name, *numbers)
 
 

@@ -27,6 +27,11 @@ LEAST_TENSOR_CORE_ARCH = 80
 TENSOR_CORE_INSTRUCTION = re.compile(r"\b(?:[HIDQO]G?MMA|UTC[A-Z]*MMA)\b")
 
 
+def family_of(name: str) -> str:
+    """A kernel's name without its types."""
+    return re.split(r"[<\[]", name)[0]
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One compiled kernel. ``name`` is ``matrix_product<float, ...>`` or ``structured_linear[fp32, ...]``."""
@@ -45,7 +50,7 @@ class Kernel:
     @property
     def family(self) -> str:
         """The name without its types."""
-        return re.split(r"[<\[]", self.name)[0]
+        return family_of(self.name)
 
     @property
     def element(self) -> str:
@@ -104,7 +109,6 @@ class Usage:
     registers: int
     stack: int
     shared: int
-    tensor_cores: Counter[str]
 
 
 def read_cubin(path: Path, tools: Path, reserved: int) -> dict[str, Usage]:
@@ -113,16 +117,19 @@ def read_cubin(path: Path, tools: Path, reserved: int) -> dict[str, Usage]:
     Tools for capability 9.0 and later count the driver's ``reserved`` bytes of shared memory as the kernel's own.
     """
     numbers = _run(tools / "cuobjdump", "--dump-resource-usage", path)
-    code = _run(tools / "nvdisasm", "--print-code", path)
-    tensor_cores = {}
-    for section in re.split(r"^\s*\.section\s+\.text\.", code, flags=re.MULTILINE)[1:]:
-        tensor_cores[section.split(",")[0]] = Counter(TENSOR_CORE_INSTRUCTION.findall(section))
     pattern = r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)"
     usages = {}
     for name, registers, stack, shared, local in re.findall(pattern, numbers):
         own = int(shared) - (reserved if int(shared) >= reserved else 0)
-        usages[name] = Usage(int(registers), int(stack) + int(local), own, tensor_cores.get(name, Counter()))
+        usages[name] = Usage(int(registers), int(stack) + int(local), own)
     return usages
+
+
+def tensor_core_instructions(path: Path, tools: Path) -> dict[str, Counter[str]]:
+    """Instructions by name, for each function of a cubin by its mangled name. Takes a quarter of a second at least."""
+    code = _run(tools / "nvdisasm", "--print-code", "--no-dataflow", path)
+    sections = re.split(r"^\s*\.section\s+\.text\.", code, flags=re.MULTILINE)[1:]
+    return {section.split(",")[0]: Counter(TENSOR_CORE_INSTRUCTION.findall(section)) for section in sections}
 
 
 def launch_bounds(path: Path, tools: Path) -> dict[str, int]:

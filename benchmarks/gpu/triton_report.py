@@ -14,7 +14,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from benchmarks.gpu.architectures import LIMITS, WARP, occupancy
-from benchmarks.gpu.resources import Kernel, Report, read_cubin
+from benchmarks.gpu.resources import (
+    MATRIX_KERNELS,
+    Kernel,
+    Report,
+    family_of,
+    read_cubin,
+    tensor_core_instructions,
+)
 from lps_kernels.backends.triton._launch import Ahead
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942")
@@ -69,10 +76,13 @@ def _read_nvidia(compiled: Any, name: str, arch: str) -> Kernel:
         file.write(compiled.asm["cubin"])
         file.flush()
         (usage,) = read_cubin(Path(file.name), nvidia_tools(), LIMITS[number].reserved).values()
+        counted: Counter[str] = Counter()
+        if family_of(name) in MATRIX_KERNELS:  # only there, for the time that it takes
+            (counted,) = tensor_core_instructions(Path(file.name), nvidia_tools()).values()
     threads, shared = compiled.metadata.num_warps * WARP, usage.shared + compiled.metadata.shared
     share = occupancy(number, usage.registers, threads, shared)
     # ptxas tells of spills only in its log; a spilled register makes a stack frame.
-    return Kernel("triton", arch, name, usage.registers, usage.stack, 0, shared, threads, share, usage.tensor_cores)
+    return Kernel("triton", arch, name, usage.registers, usage.stack, 0, shared, threads, share, counted)
 
 
 def _read_amd(compiled: Any, name: str, arch: str) -> Kernel:

@@ -325,6 +325,13 @@ def sparse_conv(native: Device, x: Tensor, *rest: Any) -> list[Tensor]:
     return [y.tensor()]
 
 
+def upload(native: Simulated, table: Tensor) -> list[Tensor]:
+    """No op, but the kernel that brings tables of layers into device memory."""
+    source, copy = native.load(table), native.room(table.shape, table.dtype)
+    native.bridge.upload(source.address, copy.address, table.nbytes)
+    return [copy.tensor()]
+
+
 ADAPTORS: dict[str, Callable[..., list[Tensor]]] = {
     "pack_bits": pack_bits,
     "unpack_bits": unpack_bits,

@@ -8,8 +8,12 @@ import sys
 
 from tests.native.build import ROOT
 
-# Libraries and settings of each build that is compiled for a sanitizer.
-LIBRARIES = {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
+# The libraries of each build, and settings of all of them.
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "plain": (),
+    "address": ("libasan.so", "libubsan.so"),
+    "thread": ("libtsan.so",),
+}
 SETTINGS = {
     # The interpreter's own leaks, and allocations that torch's libraries pair in ways of their own.
     "ASAN_OPTIONS": "detect_leaks=0:alloc_dealloc_mismatch=0:new_delete_type_mismatch=0",
@@ -21,7 +25,7 @@ SETTINGS = {
 
 
 def run_sanitized(build: str, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The build is address or thread; a report ends the process with an exit code that is not 0."""
+    """The build is plain, address or thread; a report ends the process with an exit code that is not 0."""
     compiler = os.environ.get("CXX", "c++")
     found = [
         subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True)

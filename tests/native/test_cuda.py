@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -24,11 +26,15 @@ from tests.helpers import (
     small_samples,
     weights_in,
 )
-from tests.native.adaptors import ADAPTORS, ShortfallError, Simulated
-from tests.native.build import ROOT, load
+from tests.native.adaptors import ADAPTORS, ShortfallError, Simulated, upload
+from tests.native.build import load
 from tests.native.sanitizers import run_sanitized
+from tests.native.simulator.faults import FAMILIES, FAULTS, Fault
+from tests.native.simulator.mutants import SOURCES, build_mutant
+from tests.native.simulator.run_samples import chosen
 
 Build = Callable[[str], Path]
+Outcome = tuple[int, str]
 PROCESSORS = (4, 1, 132, 3)  # of the devices that the four orders are simulated on
 
 
@@ -133,43 +139,35 @@ def test_more_groups_than_a_region_has_are_all_of_them(name: str, simulated: Mod
 
 @pytest.mark.parametrize("size", [4, 3840, 3844, 20_000])
 def test_uploads_copy_every_byte(size: int, simulated: ModuleType) -> None:
-    device, table = Simulated(simulated), torch.randint(256, (size,), dtype=torch.uint8)
-    source, target = device.load(table), device.room(table.shape, torch.uint8)
-    simulated.upload(source.address, target.address, size)
-    assert torch.equal(target.tensor(), table)
+    table = torch.randint(256, (size,), dtype=torch.uint8)
+    for way in ways(simulated):
+        assert_same_bits(upload(way, table), [table], label(Sample(f"{size} bytes", ()), way))
+
+
+def text_of(names: Iterable[str]) -> str:
+    return "\n".join((SOURCES / name).read_text(encoding="utf-8") for name in names)
 
 
 def kernels_in_the_sources() -> set[str]:
     bounds = r"(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?"
-    sources = [*(ROOT / "csrc" / "cuda").glob("*.cuh"), *(ROOT / "csrc" / "cuda").glob("*.cu")]
-    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    text = text_of(path.name for path in SOURCES.glob("*.cu*"))
     names = re.findall(rf"__global__\s+void\s+{bounds}(\w+)\(", text)
     assert len(names) == text.count("__global__")
     return set(names)
 
 
-def test_the_samples_run_every_kernel_that_there_is(simulated: ModuleType) -> None:
-    simulated.clear()
-    for op in OPS:
-        for sample in small_samples(op, op.dtypes[0], 25, 1 << 40):
-            ADAPTORS[op.name](Simulated(simulated), *sample.args)
-    launched = {name.partition("<")[0] for name in simulated.launches()} | {"upload_kernel"}  # which has its own test
-    assert launched == kernels_in_the_sources()
-
-
-# Samples of up to so many elements, how many of each op and dtype, and in how many orders. The address sanitizer sees
-# all samples; the thread sanitizer keeps a record of every thread, so it sees some of the small ones.
-@pytest.mark.parametrize(
-    ("build", "most", "limit", "orders"), [("address", 1 << 40, 1 << 40, 1), ("thread", 20_000, 6, 1)]
-)
-def test_no_sample_has_a_fault_that_a_sanitizer_sees(
-    build: str, most: int, limit: int, orders: int, simulator: Build
+# The address sanitizer sees every sample in one order, the orders taking turns. The thread sanitizer keeps a record of
+# every thread, so it sees each fourth of those with up to so many elements.
+@pytest.mark.parametrize(("build", "most", "step"), [("address", 1 << 40, 1), ("thread", 110_000, 4)])
+def test_every_kernel_runs_in_every_order_without_a_fault_that_a_sanitizer_sees(
+    build: str, most: int, step: int, simulator: Build
 ) -> None:
     module = str(simulator(f"cuda_{build}"))
-    done = run_sanitized(build, "tests.native.simulator.run_samples", module, str(most), str(limit), str(orders))
+    done = run_sanitized(build, "tests.native.simulator.run_samples", module, str(most), str(step))
     assert done.returncode == 0, done.stdout + done.stderr
-    samples = sum(len(small_samples(op, dtype, limit, most)) for op in OPS for dtype in op.dtypes)
-    assert done.stdout.split() == [str(samples * orders), "calls"]
+    report = json.loads(done.stdout)
+    assert report["calls"] == sum(len(chosen(op, dtype, most, step)) for op in OPS for dtype in op.dtypes)
+    assert report["kernels"] == [sorted(kernels_in_the_sources())] * 4
 
 
 def admm_layers(count: int) -> Args:
@@ -244,3 +242,41 @@ def test_a_projection_reads_the_values_twice_and_writes_them_once(groups: str, c
     assert moved["buffer 1"] == (0, 4)
     assert moved["buffer 2"] == (0, 1 / 8)
     assert sum(moved["scratch"]) <= 2, moved
+
+
+def test_every_family_has_a_fault_of_every_kind_that_it_can_have() -> None:
+    with_kernels = {path.name for path in SOURCES.glob("*.cu*") if "__global__" in text_of([path.name])}
+    assert with_kernels <= {file for files in FAMILIES.values() for file in files}
+    for family, files in FAMILIES.items():
+        text = text_of(files)
+        can = {"out of bounds"}
+        can |= {"missing barrier"} if "__syncthreads" in text else set()
+        can |= {"lost atomic"} if "atomic" in text else set()
+        can |= {"divergent collective"} if re.search(r"__\w+_sync\(|mma", text) else set()
+        assert {fault.kind for fault in FAULTS if fault.family == family} == can, family
+
+
+@pytest.fixture(scope="module")
+def outcomes(simulator: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[Fault, tuple[Outcome, Outcome]]:
+    """Exit code and output of the sample that meets each fault, first without and then with it."""
+    healthy = {build: simulator(f"cuda_{build}") for build in ("plain", "address", "thread")}
+    rooms = [tmp_path_factory.mktemp("mutant") for _ in FAULTS]
+    with ThreadPoolExecutor(2) as pool:
+        mutants = list(pool.map(build_mutant, FAULTS, [healthy[fault.build] for fault in FAULTS], rooms))
+    result: dict[Fault, tuple[Outcome, Outcome]] = {}
+    for build, module in healthy.items():
+        chosen = [number for number, fault in enumerate(FAULTS) if fault.build == build]
+        arguments = [str(word) for number in chosen for word in (number, module, number, mutants[number])]
+        done = run_sanitized(build, "tests.native.simulator.run_faults", *arguments)
+        assert done.returncode == 0, done.stderr
+        runs = json.loads(done.stdout)
+        result |= {FAULTS[n]: pair for n, pair in zip(chosen, zip(runs[::2], runs[1::2], strict=True), strict=True)}
+    return result
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[f"{fault.family}, {fault.kind}, {fault.op}" for fault in FAULTS])
+def test_a_fault_in_a_kernel_is_found(fault: Fault, outcomes: dict[Fault, tuple[Outcome, Outcome]]) -> None:
+    (code_without, output_without), (code, output) = outcomes[fault]
+    assert code_without == 0, output_without
+    assert code != 0
+    assert fault.report in output

@@ -1,1 +1,1 @@
-"""Tests of the Triton kernels without a GPU: interpreted on guarded memory in several orders, compiled ahead of time."""
+"""Tests of the Triton kernels without a GPU: interpreted on guarded memory in several orders."""

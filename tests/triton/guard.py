@@ -74,11 +74,10 @@ class GuardedAllocation(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if func in self.EMPTY:
+        if func in self.EMPTY and made.numel() > 0:
             self.allocated += 1
             made = guarded(made, self.at_end)
-            if made.numel() > 0:
-                made.view(-1).view(torch.uint8).fill_(GARBAGE)
+            made.view(-1).view(torch.uint8).fill_(GARBAGE)
         elif func in (torch.tensor, Tensor.contiguous) and made is not args[0]:
             made = guarded(made, self.at_end)
         return made

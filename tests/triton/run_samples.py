@@ -27,14 +27,25 @@ from tests.triton.guard import (
     forward,
     guarded,
     ordered,
-    spare_repetition,
     reverse,
     shuffled,
+    spare_repetition,
 )
 
 # Samples up to this many elements are cut into many tiny programs.
 SMALL = 700
-SMALL_CUT = Sizes(step=16, chunk=32, search=32, sample=16, digit=8, columns=(2, 8), runs=(2, 16), depth=2, fold=8)
+SMALL_CUT = Sizes(
+    step=16,
+    chunk=32,
+    search=32,
+    sample=16,
+    digit=8,
+    columns=(2, 8),
+    runs=(2, 16),
+    depth=2,
+    fold=8,
+    wide=0,
+)
 # The interpreter takes about as long for a large tile as for a small one: a sample of 70001 weights is five programs.
 LARGE_CUT = Sizes(
     step=16384,

@@ -1,4 +1,4 @@
-"""Every Triton kernel, interpreted, against its reference: same bits, nothing beside a tensor, any order of programs."""
+"""Every Triton kernel, interpreted, against its reference: same bits, nothing beside a tensor, any order."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ def task_of(op: Op, dtype: torch.dtype) -> Task:
 @pytest.fixture(scope="module")
 def results(request: pytest.FixtureRequest) -> dict[Task, dict[str, Any]]:
     """All wanted tasks, two at a time; the longest first."""
-    wanted = [
-        task_of(item.callspec.params["op"], item.callspec.params["dtype"])
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and results.__name__ in item.fixturenames and item.module is request.module
-    ]
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    params: list[dict[str, Any]] = [item.callspec.params for item in items if "results" in item.fixturenames]
+    wanted = [task_of(param["op"], param["dtype"]) for param in params]
     return run_all(sorted(wanted, key=lambda task: task[0] not in ("project", "admm_update_", "group_scores")))
 
 
@@ -42,6 +40,12 @@ def test_interpreted_kernels_agree_with_the_reference(
     samples = len(list(op.samples(dtype)))
     assert result["samples"] == samples
     assert result["calls"] >= samples
+
+
+def test_what_the_samples_do_not_show() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/triton/interpreted.py"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_there_is_a_kernel_for_every_op() -> None:

@@ -1,4 +1,4 @@
-"""Processes that interpret kernels: the environment is set before Triton is imported, and a crash ends only one task."""
+"""Processes that interpret kernels: their environment is set before Triton is imported, a crash ends one task."""
 
 from __future__ import annotations
 

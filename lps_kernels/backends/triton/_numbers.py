@@ -1,6 +1,6 @@
 """Floats inside kernels: 16-bit floats are computed in fp32; conversions are right on a GPU and when interpreted."""
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# ruff: noqa: N803
+# ruff: noqa: N803, PLR0124, SIM300
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ One row is one selection: a layer, the region and view of its groups, and how ma
 a layer, an ADMM update two. The same table serves every launch of a call and is kept for the next call with the same
 tensors, so only the first has to be planned and copied.
 """
-# ruff: noqa: N803
+# ruff: noqa: N803, PLR0124
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Plan:
     keys: int
     aligned: bool
     index: tl.dtype
-    """Type that positions inside a layer are divided in: 64 bits only where one has 2^30 weights or more."""
+    """Type that positions inside a layer are divided in."""
 
     @property
     def padded_rows(self) -> int:
@@ -136,7 +136,7 @@ def _plan(selections: Sequence[Selection], roles: int, sizes: Sizes) -> Plan:
         sums=sums,
         keys=keys + pool,
         aligned=aligned(arrays),
-        index=tl.int64 if largest >= 2**30 else tl.int32,
+        index=tl.uint64 if largest >= sizes.wide else tl.uint32,
     )
 
 
@@ -166,13 +166,12 @@ def _row(s: Selection, sizes: Sizes) -> dict[str, int]:
 
 
 @triton.jit
-def source_of(row, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """The arrays of a selection, whether it has owners, its region and whether it selects by ``half``."""
+def source_of(row, begin, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """The arrays of a selection from weight ``begin`` on, its region and whether it selects by ``half``."""
     return (
-        pointer(row, X, DTYPE, ALIGNED),
-        pointer(row, CENTRE, DTYPE, ALIGNED),
-        pointer(row, OWNER, tl.uint8, ALIGNED),
-        entry(row, OWNER) != 0,
+        pointer(row, X, DTYPE, ALIGNED) + begin,
+        pointer(row, CENTRE, DTYPE, ALIGNED) + begin,
+        pointer(row, OWNER, tl.uint8, ALIGNED) + begin,
         entry(row, REGION),
         entry(row, HALF) != 0,
     )
@@ -184,9 +183,9 @@ def values_of(source, index, mask, DUAL: tl.constexpr):
 
     With ``DUAL``, values plus the dual variable that centre and owner imply.
     """
-    x, centres, owners, has_owner, region, _ = source
+    x, centres, owners, region, _ = source
     value = widen(tl.load(x + index, mask=mask, other=0))
-    owner = tl.load(owners + index, mask=mask & has_owner, other=0)
+    owner = tl.load(owners + index, mask=mask & (region != 0), other=0)
     free = (owner & 0x7F) == 0
     if DUAL:
         centre = widen(tl.load(centres + index, mask=mask, other=0))
@@ -214,9 +213,9 @@ def keys_of(value, half):
 
 
 @triton.jit
-def scored_of(row, keys):
-    """Whether the groups of a selection were scored, and the keys of their scores."""
-    return entry(row, SCORED) != 0, keys + entry(row, KEYS)
+def scored_of(row, begin, keys):
+    """Whether the groups of a selection were scored, and the keys of their scores from group ``begin`` on."""
+    return entry(row, SCORED) != 0, keys + entry(row, KEYS) + begin
 
 
 @triton.jit
@@ -227,5 +226,5 @@ def keys_at(source, scored, index, mask, DUAL: tl.constexpr):
         found = tl.load(keys + index, mask=mask, other=OUTSIDE)
     else:
         value, _, inside = values_of(source, index, mask, DUAL)
-        found = tl.where(inside, keys_of(value, source[5]), OUTSIDE)
+        found = tl.where(inside, keys_of(value, source[4]), OUTSIDE)
     return found

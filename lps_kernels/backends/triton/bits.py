@@ -73,7 +73,7 @@ def unpack_bits(bits: Tensor, shape: Sequence[int]) -> Tensor:
 
 AOT = [
     Ahead(
-        name,
+        f"{name}[{config.kwargs['BLOCK']}]",
         kernel,
         {pointer: "*u8", "out": "*u8", "count": "i64", "size_class": "i32"},
         dict(config.kwargs),

@@ -125,7 +125,7 @@ def compose_owned_out(v: Tensor, w_bar: Tensor, owner: Tensor, out: Tensor) -> N
 def _ahead(name: str, kernel: Any, pointers: Sequence[str], bytes_in: str, **constants: object) -> list[Ahead]:
     return [
         Ahead(
-            f"{name}-{dtype}",
+            f"{name}[{', '.join([str(dtype), *map(str, constants.values())])}]",
             kernel,
             {pointer: "*u8" if pointer == bytes_in else f"*{dtype}" for pointer in pointers}
             | {"count": "i64", "size_class": "i32"},
@@ -137,8 +137,8 @@ def _ahead(name: str, kernel: Any, pointers: Sequence[str], bytes_in: str, **con
 
 
 AOT = [
-    *_ahead("compose-values", _compose, ("w", "mask", "w_bar", "out"), "", KIND="values"),
-    *_ahead("compose-boolean", _compose, ("w", "mask", "w_bar", "out"), "mask", KIND="boolean"),
-    *_ahead("compose-bits", _compose, ("w", "mask", "w_bar", "out"), "mask", KIND="bits"),
+    *_ahead("compose", _compose, ("w", "mask", "w_bar", "out"), "", KIND="values"),
+    *_ahead("compose", _compose, ("w", "mask", "w_bar", "out"), "mask", KIND="boolean"),
+    *_ahead("compose", _compose, ("w", "mask", "w_bar", "out"), "mask", KIND="bits"),
     *_ahead("compose_owned", _compose_owned, ("v", "w_bar", "owner", "out"), "owner"),
 ]

@@ -76,14 +76,14 @@ def _project_chunk(
     INDEX: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    index = begin + tl.arange(0, BLOCK)
-    value, _, inside = values_of(source_of(row, DTYPE, ALIGNED), index, mask, False)
+    index = tl.arange(0, BLOCK)
+    value, _, inside = values_of(source_of(row, begin, DTYPE, ALIGNED), index, mask, False)
     kept = _survives(row, found, keys, value, inside, begin, mask, INDEX, BLOCK)
     # Narrowing what was widened gives it back.
     written = narrow(tl.where(kept, 1.0 if AS_MASK else value, 0.0), DTYPE)
-    tl.store(pointer(row, OUT, DTYPE, ALIGNED) + index, written, mask=mask)
-    byte = begin // 8 + tl.arange(0, BLOCK // 8)
-    tl.store(pointer(row, KEPT, tl.uint8, ALIGNED) + byte, packed(kept), mask=byte_mask)
+    tl.store(pointer(row, OUT, DTYPE, ALIGNED) + begin + index, written, mask=mask)
+    byte = tl.arange(0, BLOCK // 8)
+    tl.store(pointer(row, KEPT, tl.uint8, ALIGNED) + begin // 8 + byte, packed(kept), mask=byte_mask)
 
 
 @triton.jit
@@ -126,16 +126,16 @@ def _update_chunk(
     INDEX: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    index = begin + tl.arange(0, BLOCK)
-    s, owner, free = values_of(source_of(row, DTYPE, ALIGNED), index, mask, DUAL)
+    index = tl.arange(0, BLOCK)
+    s, owner, free = values_of(source_of(row, begin, DTYPE, ALIGNED), index, mask, DUAL)
     kept = _survives(row, found, keys, s, free, begin, mask, INDEX, BLOCK)
     shares = _survives(row + FIELDS, found + STATE, keys, s, mask & ~free, begin, mask, INDEX, BLOCK)
     kept = kept | shares
     shared = kept.to(s.dtype)
     centre = tl.where(free, tl.where(kept, s, -s), shared - (s - shared))
-    tl.store(pointer(row, CENTRE, DTYPE, ALIGNED) + index, centre, mask=mask)
+    tl.store(pointer(row, CENTRE, DTYPE, ALIGNED) + begin + index, centre, mask=mask)
     owner = (owner & 0x7F) | (kept.to(tl.uint8) << 7)
-    tl.store(pointer(row, OWNER, tl.uint8, ALIGNED) + index, owner, mask=mask)
+    tl.store(pointer(row, OWNER, tl.uint8, ALIGNED) + begin + index, owner, mask=mask)
 
 
 @triton.jit
@@ -260,15 +260,15 @@ def _ahead(dtype: torch.dtype, index: tl.dtype) -> list[Ahead]:
     shared = {"DTYPE": FLOATS[dtype], "ALIGNED": True, "INDEX": index, "ROWS": 64, "BLOCK": _launch.sizes.chunk}
     signature = {"table": "*i64", "rows": "i32", "keys": "*i64", "state": "*i64"}
     options = {"num_warps": _WARPS, **EXACT}
-    name = f"{FLOATS[dtype]}-{index}"
+    name = f"[{FLOATS[dtype]}, {index}"
     kernels = [
-        Ahead(f"project-write-{name}", _write_projection, signature, {"AS_MASK": False, **shared}, options),
-        Ahead(f"project-write-mask-{name}", _write_projection, signature, {"AS_MASK": True, **shared}, options),
+        Ahead(f"project_write{name}, values]", _write_projection, signature, {"AS_MASK": False, **shared}, options),
+        Ahead(f"project_write{name}, mask]", _write_projection, signature, {"AS_MASK": True, **shared}, options),
     ]
     if dtype in STATE_FLOATS:
         update = {"DUAL": True, **shared, "ROWS": 128}
-        kernels.append(Ahead(f"admm_update-write-{name}", _write_update, signature, update, options))
+        kernels.append(Ahead(f"admm_update_write{name}]", _write_update, signature, update, options))
     return kernels
 
 
-AOT = [ahead for dtype in FLOATS for ahead in _ahead(dtype, tl.int32)] + _ahead(torch.float32, tl.int64)
+AOT = [ahead for dtype in FLOATS for ahead in _ahead(dtype, tl.uint32)] + _ahead(torch.float32, tl.uint64)

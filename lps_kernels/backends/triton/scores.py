@@ -51,7 +51,7 @@ _WARPS = 8
 def _terms(source, index, mask, DUAL: tl.constexpr):
     """What these weights add to their groups' sums, and which of them lie in the region."""
     value, _, inside = values_of(source, index, mask, DUAL)
-    term = tl.where(source[5], value.to(tl.float64) - 0.5, (value * value).to(tl.float64))
+    term = tl.where(source[4], value.to(tl.float64) - 0.5, (value * value).to(tl.float64))
     return tl.where(inside, term, 0.0), inside.to(tl.int32)
 
 
@@ -96,7 +96,7 @@ def _sum_runs(
     for tile in range(tl.minimum(TILES, tl.cdiv(depth, WIDTH) - outer * TILES)):
         at = (outer * TILES + tile) * WIDTH + tl.arange(0, WIDTH)
         number = at.to(INDEX) // run.to(INDEX)
-        start = number.to(tl.int64) * lines * run + (at.to(INDEX) - number * run.to(INDEX))
+        start = number.to(tl.int64) * lines * run + (at.to(INDEX) - number * run.to(INDEX)).to(tl.int64)
         mask = (line[:, None] < lines) & (at[None, :] < depth)
         term, inside = _terms(source, line[:, None] * run + start[None, :], mask, DUAL)
         total += term
@@ -133,7 +133,7 @@ def _parts(
     task = program - entry(row, FIRST_PART)
     lines = entry(row, LINES)
     depth = entry(row, DEPTH)
-    source = source_of(row, DTYPE, ALIGNED)
+    source = source_of(row, 0, DTYPE, ALIGNED)
     if entry(row, BY_COLUMN) != 0:
         column, part, sum_, any_ = _sum_columns(source, task, lines, depth, DUAL, TILE_ROWS, TILE_COLUMNS, TILES)
         _store_part(row, sums, present, lines, column, part, sum_, any_)
@@ -192,13 +192,14 @@ def _single(table, rows, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.co
     program = tl.program_id(0)
     row = table + row_of(table, rows, program, FIRST_CHUNK, FIELDS, ROWS) * FIELDS
     if entry(row, SCORED) == 0:
-        index = (program - entry(row, FIRST_CHUNK)) * BLOCK + tl.arange(0, BLOCK)
-        mask = index < entry(row, GROUPS)
-        source = source_of(row, DTYPE, ALIGNED)
+        begin = (program - entry(row, FIRST_CHUNK)) * BLOCK
+        index = tl.arange(0, BLOCK)
+        mask = index < entry(row, GROUPS) - begin
+        source = source_of(row, begin, DTYPE, ALIGNED)
         value, _, inside = values_of(source, index, mask, False)
-        score = tl.where(source[5], value, tl.abs(value)).to(tl.float64)
+        score = tl.where(source[4], value, tl.abs(value)).to(tl.float64)
         score = tl.where(inside, score, -float("inf"))
-        tl.store(pointer(row, OUT, tl.float64, ALIGNED) + index, score, mask=mask)
+        tl.store(pointer(row, OUT, tl.float64, ALIGNED) + begin + index, score, mask=mask)
 
 
 def score_groups(plan: Plan, dtype: torch.dtype, dual: bool, to_scores: bool) -> Tensor:
@@ -291,11 +292,11 @@ def _ahead(dtype: torch.dtype, dual: bool, index: tl.dtype) -> list[Ahead]:
     table = {"table": "*i64", "rows": "i32"}
     summed = {**table, "sums": "*fp64", "present": "*u8"}
     options = {"num_warps": _WARPS, **EXACT}
-    name = f"{FLOATS[dtype]}{'-dual' * dual}"
-    kernels = [Ahead(f"scores-parts-{name}-{index}", _parts, summed, parts, options)]
-    if not dual and index == tl.int32:
+    name = f"[{FLOATS[dtype]}, {index}{', dual' * dual}]"
+    kernels = [Ahead(f"scores_parts{name}", _parts, summed, parts, options)]
+    if not dual and index == tl.uint32:
         single = {"DTYPE": FLOATS[dtype], "BLOCK": sizes.chunk, **shared}
-        kernels.append(Ahead(f"scores-single-{name}", _single, table, single, options))
+        kernels.append(Ahead(f"scores_single{name}", _single, table, single, options))
     return kernels
 
 
@@ -304,13 +305,13 @@ def _ahead_fold(to_scores: bool) -> Ahead:
     signature = {"table": "*i64", "rows": "i32", "sums": "*fp64", "present": "*u8", "keys": "*i64"}
     constants: dict[str, object] = {"TO_SCORES": to_scores, "ALIGNED": True, "ROWS": 64, "TILE_ROWS": sizes.columns[0]}
     constants |= {"TILE_RUN": sizes.runs[1], "TILES": sizes.depth, "BLOCK": sizes.fold}
-    return Ahead(f"scores-fold-{'scores' if to_scores else 'keys'}", _fold, signature, constants, {**EXACT})
+    return Ahead(f"scores_fold[{'scores' if to_scores else 'keys'}]", _fold, signature, constants, {**EXACT})
 
 
 AOT = [
-    *(ahead for dtype in FLOATS for ahead in _ahead(dtype, False, tl.int32)),
-    *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, True, tl.int32)),
-    *_ahead(torch.float32, False, tl.int64),
+    *(ahead for dtype in FLOATS for ahead in _ahead(dtype, False, tl.uint32)),
+    *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, True, tl.uint32)),
+    *_ahead(torch.float32, False, tl.uint64),
     _ahead_fold(to_scores=False),
     _ahead_fold(to_scores=True),
 ]

@@ -64,7 +64,7 @@ def _kth(
 ):
     """The largest key in [low, high] that at least ``wanted`` keys of that bracket reach, else ``low``.
 
-    Also how many lie above it in the bracket, and how many it has. Searched are ``count`` keys, one of every
+    Also how many with that key are wanted, and how many there are. Searched are ``count`` keys, one of every
     ``stride``. ``DIGIT`` bits of the key are settled by one pass.
     """
     base = low.to(tl.uint64)
@@ -73,27 +73,26 @@ def _kth(
     while (span >> shift >> DIGIT) > 0:
         shift += DIGIT
     digit = tl.arange(0, 1 << DIGIT)
-    found = tl.full((), 0, tl.uint64)
-    above = tl.full((), 0, tl.int64)
+    settled = tl.full((), 0, tl.uint64)
     ties = tl.full((), 0, tl.int64)
     for _ in range(shift.to(tl.int32) // DIGIT + 1):
         counts = tl.zeros((1 << DIGIT,), tl.int64)
         for begin in range(0, count, BLOCK):
-            i = begin + tl.arange(0, BLOCK).to(tl.int64)
+            i = (begin + tl.arange(0, BLOCK)).to(tl.int64)
             # A place of its own in every stride, as if drawn at random.
-            place = i * stride + ((i * 0x9E3779B1) & 0x7FFFFFFF) % stride
-            key = keys_at(source, scored, place, i < count, DUAL)
+            jitter = (i.to(tl.uint32) * 0x9E3779B1) % stride.to(tl.uint32)
+            key = keys_at(source, scored, i * stride + jitter, i < count, DUAL)
             offset = key.to(tl.uint64) - base
-            matches = (key >= low) & (key <= high) & ((offset >> shift >> DIGIT) == (found >> shift >> DIGIT))
+            matches = (offset <= span) & ((offset >> shift >> DIGIT) == (settled >> shift >> DIGIT))
             here = ((offset >> shift) & ((1 << DIGIT) - 1)).to(tl.int32)
             counts += tl.histogram(here, 1 << DIGIT, mask=matches).to(tl.int64)
-        reaching = above + tl.sum(counts) - tl.cumsum(counts, 0) + counts
+        reaching = tl.sum(counts) - tl.cumsum(counts, 0) + counts
         chosen = tl.max(tl.where(reaching >= wanted, digit, 0))
-        above += tl.sum(tl.where(digit > chosen, counts, 0))
+        wanted -= tl.sum(tl.where(digit > chosen, counts, 0))
         ties = tl.sum(tl.where(digit == chosen, counts, 0))
-        found += chosen.to(tl.uint64) << shift
+        settled += chosen.to(tl.uint64) << shift
         shift -= DIGIT
-    return (base + found).to(tl.int64), above, ties
+    return (base + settled).to(tl.int64), wanted, ties
 
 
 @triton.jit
@@ -117,23 +116,22 @@ def _bracket(
     if keep >= groups:
         top = bottom
     elif keep > 0:
-        count = groups
-        stride = tl.full((), 1, tl.int64)
-        few, many = keep, keep
+        # All of these are small numbers: there is no more to sample than that.
+        count = tl.minimum(groups, SAMPLE).to(tl.int32)
+        stride = tl.maximum(groups // SAMPLE, 1).to(tl.int32)
+        few, many = keep.to(tl.int32), keep.to(tl.int32)
         if groups > SAMPLE:
-            count = tl.full((), SAMPLE, tl.int64)
-            stride = groups // SAMPLE
             share = keep.to(tl.float64) / groups.to(tl.float64)
             rank = share * SAMPLE
             spread = rank * (1.0 - share)
             slack = 5.0 * tl.sqrt(tl.where(spread > 1.0, spread, 1.0)) + 8.0
-            few = (rank - slack).to(tl.int64)
-            many = (rank + slack).to(tl.int64)
-        source = source_of(row, DTYPE, ALIGNED)
-        scored = scored_of(row, keys)
+            few = (rank - slack).to(tl.int32)
+            many = (rank + slack).to(tl.int32)
+        source = source_of(row, 0, DTYPE, ALIGNED)
+        scored = scored_of(row, 0, keys)
         # First the lower end, that many reach, then the upper one.
         for end in range(2):
-            wanted = tl.where(end == 0, many, few)
+            wanted = tl.where(end == 0, many, few).to(tl.int64)
             if (wanted >= 1) & (wanted <= count):
                 bound, _, _ = _kth(source, scored, count, stride, bottom, top, wanted, DUAL, DIGIT, BLOCK)
                 bottom = tl.where(end == 0, bound, bottom)
@@ -149,14 +147,14 @@ def _collect_chunk(
     row,
     found,
     keys,
-    index,
+    begin,
     mask,
     DTYPE: tl.constexpr,
     DUAL: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    source = source_of(row, DTYPE, ALIGNED)
-    key = keys_at(source, scored_of(row, keys), index, mask, DUAL)
+    source = source_of(row, begin, DTYPE, ALIGNED)
+    key = keys_at(source, scored_of(row, begin, keys), tl.arange(0, mask.shape[0]), mask, DUAL)
     bottom = entry(found, BOTTOM)
     top = entry(found, TOP)
     inside = (key > bottom) & (key < top)
@@ -194,12 +192,11 @@ def _collect(
     found = state + number * STATE
     if entry(row, KEEP) > 0:
         begin = (program - entry(row, FIRST_CHUNK)) * BLOCK
-        index = begin + tl.arange(0, BLOCK)
         rest = entry(row, GROUPS) - begin
         if rest >= BLOCK:
-            _collect_chunk(row, found, keys, index, everywhere(BLOCK), DTYPE, DUAL, ALIGNED)
+            _collect_chunk(row, found, keys, begin, everywhere(BLOCK), DTYPE, DUAL, ALIGNED)
         else:
-            _collect_chunk(row, found, keys, index, tl.arange(0, BLOCK) < rest, DTYPE, DUAL, ALIGNED)
+            _collect_chunk(row, found, keys, begin, tl.arange(0, BLOCK) < rest, DTYPE, DUAL, ALIGNED)
 
 
 @triton.jit
@@ -229,26 +226,22 @@ def _resolve(
     lacks_room = is_inside & (count > entry(row, ROOM))
     at_top = to_top >= keep
     threshold = tl.where(at_top, high, low)
-    passed = tl.where(at_top, above, to_inside)
-    ties = tl.where(at_top, to_top, to_bottom) - passed
+    wanted = keep - tl.where(at_top, above, to_inside)
+    ties = tl.where(at_top, to_top - above, to_bottom - to_inside)
     if (keep > 0) & (is_inside | missed):
-        is_scored, at = scored_of(row, keys)
-        before = to_top
+        is_scored, at = scored_of(row, 0, keys)
+        wanted = keep
         if missed | lacks_room:
             count = entry(row, GROUPS)
             low = entry(row, LOW)
             high = entry(row, HIGH)
-            before = tl.full((), 0, tl.int64)
         else:
+            wanted -= to_top
             is_scored = is_scored | True
             at = keys + entry(row, POOL)
-        source = source_of(row, DTYPE, ALIGNED)
+        source = source_of(row, 0, DTYPE, ALIGNED)
         one = tl.full((), 1, tl.int64)
-        threshold, passed, ties = _kth(
-            source, (is_scored, at), count, one, low, high, keep - before, DUAL, DIGIT, BLOCK
-        )
-        passed += before
-    wanted = keep - passed
+        threshold, wanted, ties = _kth(source, (is_scored, at), count, one, low, high, wanted, DUAL, DIGIT, BLOCK)
     tl.store(found + THRESHOLD, tl.where(keep > 0, threshold, _NEVER))
     tl.store(found + WANTED, tl.where((keep > 0) & (wanted < ties), wanted, 0))
     tl.store(found + LAST, tl.where(keep > 0, _NEVER, -1))
@@ -273,10 +266,11 @@ def _ties(
     row = table + number * FIELDS
     found = state + number * STATE
     if entry(found, WANTED) > 0:
-        index = (program - entry(row, FIRST_CHUNK)) * BLOCK + tl.arange(0, BLOCK)
-        mask = index < entry(row, GROUPS)
-        source = source_of(row, DTYPE, ALIGNED)
-        key = keys_at(source, scored_of(row, keys), index, mask, DUAL)
+        begin = (program - entry(row, FIRST_CHUNK)) * BLOCK
+        index = tl.arange(0, BLOCK)
+        mask = index < entry(row, GROUPS) - begin
+        source = source_of(row, begin, DTYPE, ALIGNED)
+        key = keys_at(source, scored_of(row, begin, keys), index, mask, DUAL)
         equal = key == entry(found, THRESHOLD)
         tl.store(counts + program, tl.sum(equal.to(tl.int32)))
 
@@ -311,8 +305,8 @@ def _last(
             chunk += tl.sum(passed.to(tl.int64))
             before = tl.max(tl.where(passed, through, before))
         index = chunk * BLOCK + tl.arange(0, BLOCK)
-        source = source_of(row, DTYPE, ALIGNED)
-        key = keys_at(source, scored_of(row, keys), index, index < groups, DUAL)
+        source = source_of(row, 0, DTYPE, ALIGNED)
+        key = keys_at(source, scored_of(row, 0, keys), index, index < groups, DUAL)
         equal = (key == entry(found, THRESHOLD)).to(tl.int64)
         is_last = (equal != 0) & (before + tl.cumsum(equal, 0) == wanted)
         tl.store(found + LAST, tl.max(tl.where(is_last, index, -1)))
@@ -353,7 +347,7 @@ def _ahead(dtype: torch.dtype, dual: bool) -> list[Ahead]:
     types = {"rows": "i32", "counts": "*i32"}
     return [
         Ahead(
-            f"select-{name}-{FLOATS[dtype]}{'-dual' * dual}",
+            f"select_{name}[{FLOATS[dtype]}{', dual' * dual}]",
             kernel,
             {argument: types.get(argument, "*i64") for argument in kernel.arg_names if argument.islower()},
             shared | constants,

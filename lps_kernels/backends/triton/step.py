@@ -1,6 +1,6 @@
 """The masked proximal optimiser step in Triton: one launch for all layers."""
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# ruff: noqa: N803
+# ruff: noqa: N803, SIM300
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def proximal_adam_(
     """One masked proximal Adam step over all layers; a ``clock`` holds the number of the step on the device."""
     op = "proximal_adam_"
     arguments = (effective, grad, v, w_bar, centre, owner, exp_avg, exp_avg_sq, moves, step, lr, beta1, beta2, eps)
-    REGISTRY[op].fake(*arguments, rho, tau, *([] if clock is None else [clock]))
+    REGISTRY[op].fake(*arguments, rho, tau, clock)
     written = _named(effective=effective, v=v, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
     for name, tensor in written:
         check_contiguous(op, name, tensor)
@@ -356,7 +356,7 @@ def proximal_grad_(
 
 def _ahead(dtype: torch.dtype, moves: str, timed: bool) -> list[Ahead]:
     """Both kernels for 53 layers."""
-    name = f"{FLOATS[dtype]}-{moves}"
+    name = f"[{FLOATS[dtype]}, {moves}"
     shared = {"PROXIMAL": True, "MOVES_WHICH": moves, "DTYPE": FLOATS[dtype], "ALIGNED": True, "ROWS": 64}
     shared["BLOCK"] = _block(dtype)
     options = {"num_warps": _WARPS, **EXACT}
@@ -364,8 +364,8 @@ def _ahead(dtype: torch.dtype, moves: str, timed: bool) -> list[Ahead]:
     adam = {"table": "*i64", "clock": "*i64", "rows": "i32"} | dict.fromkeys(scalars, "fp64")
     grad = {"table": "*i64", "rows": "i32", "rho": "fp64", "tau": "fp64"}
     return [
-        Ahead(f"proximal_adam-{name}{'-clock' * timed}", _adam, adam, {"TIMED": timed, **shared}, options),
-        *([] if timed else [Ahead(f"proximal_grad-{name}", _grad, grad, shared, options)]),
+        Ahead(f"proximal_adam{name}{', clock' * timed}]", _adam, adam, {"TIMED": timed, **shared}, options),
+        *([] if timed else [Ahead(f"proximal_grad{name}]", _grad, grad, shared, options)]),
     ]
 
 

@@ -22,7 +22,7 @@ class Fault:
     """The first ``old`` behind ``where`` in a file of csrc/cuda becomes ``new``; ``where`` is there exactly once.
 
     ``unit`` is the source that includes the file, and ``sample`` the one of fp32 (or else the op's first dtype) that
-    meets the fault.
+    meets the fault. ``upload`` is no op; its sample is in run_faults.
     """
 
     family: str
@@ -50,6 +50,19 @@ class Fault:
             raise ValueError(f"{self.file}: not once, or not followed by {self.old!r}: {self.where!r}")
         return before + where + after.replace(self.old, self.new, 1)
 
+
+# The sources of each family that have kernels or parts of them to themselves.
+FAMILIES = {
+    "bits": ["bits.cuh"],
+    "compose": ["compose.cuh"],
+    "step": ["step.cuh"],
+    "scores": ["scores.cuh"],
+    "select": ["rank.cuh", "select.cuh", "resolve.cuh"],
+    "project": ["project.cuh"],
+    "dense products": ["matrix.cuh", "mma.cuh", "operands.cuh", "results.cuh"],
+    "sparse products": ["sparse.cuh"],
+    "upload": ["upload.cuh"],
+}
 
 SYNC = "__syncthreads();"
 
@@ -328,5 +341,16 @@ FAULTS = [
         unit="sparse.cu",
         op="sparse_linear",
         sample="33 outputs",
+    ),
+    Fault(
+        "upload",
+        "out of bounds",
+        "upload.cuh",
+        where="upload_kernel(",
+        old="i < count",
+        new="i <= count",
+        unit="upload.cu",
+        op="upload",
+        sample="a table",
     ),
 ]

@@ -6,15 +6,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.native.build import ROOT, build_simulated
+from tests.native.build import ROOT
 from tests.native.simulator.faults import Fault
 
 SOURCES = ROOT / "csrc" / "cuda"
 
 
-def build_mutant(fault: Fault, directory: Path) -> Path:
+def build_mutant(fault: Fault, healthy: Path, directory: Path) -> Path:
     """The module with the fault in it, built in an empty directory of its own."""
-    healthy = build_simulated(f"cuda_{fault.build}")
     shutil.copytree(SOURCES, directory / "cuda")
     file = directory / "cuda" / fault.file
     file.write_text(fault.put_into(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -18,12 +18,17 @@ from pathlib import Path
 import torch
 
 from lps_kernels._registry import REGISTRY, Sample
-from tests.native.adaptors import ADAPTORS, Simulated
+from tests.native.adaptors import ADAPTORS, Simulated, upload
 from tests.native.build import load
 from tests.native.simulator.faults import FAULTS, Fault
 
+CALLS = ADAPTORS | {"upload": upload}
+TABLE = Sample("a table", (torch.arange(10, dtype=torch.int32),))
+
 
 def sample_of(fault: Fault) -> Sample:
+    if fault.op == "upload":
+        return TABLE
     op = REGISTRY[fault.op]
     dtype = torch.float32 if torch.float32 in op.dtypes else op.dtypes[0]
     (sample,) = [sample for sample in op.samples(dtype) if sample.name == fault.sample]
@@ -34,7 +39,7 @@ def run(fault: Fault, module: Path) -> None:
     bridge, sample = load(module), sample_of(fault)
     for order in bridge.orders():
         # A device of one multiprocessor has small grids, whose blocks take several parts of the work.
-        ADAPTORS[fault.op](Simulated(bridge, order, processors=1), *sample.args)
+        CALLS[fault.op](Simulated(bridge, order, processors=1), *sample.args)
 
 
 def run_apart(fault: Fault, module: Path) -> tuple[int, str]:

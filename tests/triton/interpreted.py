@@ -1,0 +1,245 @@
+"""What the samples do not show of the training kernels; run by ``test_interpreter.py`` with TRITON_INTERPRET=1."""
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# ruff: noqa: N803
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.runtime import interpreter
+
+from lps_kernels._registry import REGISTRY, Args
+from lps_kernels._samples import Draw
+from lps_kernels.backends.triton import KERNELS, _launch
+from lps_kernels.backends.triton._launch import Sizes
+from lps_kernels.backends.triton._numbers import narrow, widen
+from lps_kernels.backends.triton._selections import Selection, plan_for
+from lps_kernels.backends.triton.select import ABOVE, INSIDE, STATE, THRESHOLD, WANTED, select
+from lps_kernels.ops.scores import flat_views, group_view
+from tests.helpers import CorrectSqrt, assert_same_bits, copy_of, results_of
+from tests.triton.guard import spare_repetition
+
+spare_repetition()
+
+TRAINING = (
+    "pack_bits",
+    "unpack_bits",
+    "compose",
+    "compose_out",
+    "compose_owned",
+    "compose_owned_out",
+    "group_scores",
+    "project",
+    "admm_update_",
+    "proximal_adam_",
+    "proximal_grad_",
+)
+# Only the values of tensors tell these, and a GPU is not waited for to read them.
+UNSEEN = ("the free groups of layer", "the owned groups of layer", "clock: expected at least 1")
+# Of 20000 weights, 1024 are sampled: a bracket holds 8 % of them around the 1000th and 17 % around the 10000th.
+WEIGHTS = 20_000
+CUT = Sizes(chunk=2048, search=2048, sample=1024)
+
+
+def same_as_reference(name: str, args: Args, wanted: Args | None = None) -> None:
+    op = REGISTRY[name]
+    with CorrectSqrt():
+        want = results_of(op, op.reference, copy_of(wanted or args))
+    assert_same_bits(results_of(op, KERNELS[name], copy_of(args)), want, name)
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_refusals_are_the_references(name: str) -> None:
+    refused = 0
+    for bad in REGISTRY[name].bad_inputs():
+        if any(words in bad.message for words in UNSEEN):
+            continue
+        with pytest.raises(RuntimeError) as raised:
+            KERNELS[name](*bad.args)
+        assert str(raised.value) == bad.message
+        refused += 1
+    assert refused > 0
+
+
+def project_call(count: int, keep: int, region: str, pattern: str) -> Args:
+    draw = Draw()
+    x, owner = draw.normal((count, 9)), draw.owner((count, 9), 0.3)
+    owner[:, ::2] = 0
+    score, views = "l2" if region == "free" else "half", flat_views([group_view(x.shape, pattern)])
+    return [x], [owner], [keep], views, score, region, "values"
+
+
+@pytest.mark.parametrize(("pattern", "region", "available"), [("column", "owned", 4), ("filter", "free", 40)])
+def test_a_keep_beyond_the_groups_of_the_region_keeps_all_of_them(pattern: str, region: str, available: int) -> None:
+    groups = 9 if pattern == "column" else 40
+    asked = project_call(40, groups, region, pattern)
+    same_as_reference("project", asked, wanted=project_call(40, available, region, pattern))
+    owned = int((asked[1][0] & 0x7F > 0).sum())
+    single = project_call(40, 359, "owned", "irregular")
+    same_as_reference("project", single, wanted=project_call(40, owned, "owned", "irregular"))
+
+
+@pytest.mark.parametrize("keep", [-1, 10])
+def test_a_keep_that_no_layer_could_have_is_refused(keep: int) -> None:
+    expected = r"lps::project: keep\[0\]: expected between 0 and 9 \(the groups of layer 0\), got "
+    x, _, _, views, *_ = project_call(40, keep, "free", "column")
+    with pytest.raises(RuntimeError, match=expected + str(keep)):
+        KERNELS["project"](x, [], [keep], views, "l2", "all", "values")
+
+
+def call_over_layers(name: str, layers: int) -> Args:
+    """A call over so many layers, of groups of one weight and of several."""
+    draw = Draw()
+    shapes = [(6, 7), (9,), (3, 40)] * (layers // 3)
+    x, owner = [draw.normal(shape) for shape in shapes], [draw.owner(shape) for shape in shapes]
+    views = flat_views([group_view(shape, "filter") for shape in shapes])
+    elements = flat_views([group_view(shape, "irregular") for shape in shapes])
+    copies = [[tensor.clone() for tensor in x] for _ in range(6)]
+    if name == "group_scores":
+        return x, [], views, "l2", "all"
+    if name == "project":
+        return x, [], [2] * layers, views, "l2", "all", "values"
+    if name == "admm_update_":
+        return x, copies[0], owner, [1] * layers, [1] * layers, views, elements, False
+    if name == "proximal_grad_":
+        return copies[0], x, copies[1], owner, "all", 0.5, 0.5
+    effective, grad, v, w_bar, mean, square = copies
+    return effective, grad, v, w_bar, x, owner, mean, square, "all", 1, 1e-3, 0.9, 0.999, 1e-8, 0.1, 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("group_scores", 3), ("project", 8), ("admm_update_", 8), ("proximal_adam_", 1), ("proximal_grad_", 1)],
+)
+def test_launches_do_not_grow_with_the_layers(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: list[str] = []
+    run = interpreter.GridExecutor.__call__
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        launches.append(self.fn.__name__)
+        return run(self, *args, **kwargs)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", counted)
+    KERNELS[name](*call_over_layers(name, 3))
+    few, launches[:] = list(launches), []
+    KERNELS[name](*call_over_layers(name, 30))
+    assert launches == few
+    assert len(few) <= most
+
+
+def test_the_table_of_a_call_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+    build = _launch.table_on
+
+    def counted(device: torch.device, values: Any) -> Tensor:
+        built.append(len(values))
+        return build(device, values)
+
+    monkeypatch.setattr(_launch, "table_on", counted)
+    for name in ("admm_update_", "proximal_adam_"):
+        args = call_over_layers(name, 6)
+        for _ in range(3):
+            KERNELS[name](*args)
+    assert len(built) == 2
+    for _ in range(2 * _launch._MOST_REMEMBERED):
+        KERNELS["proximal_grad_"](*call_over_layers("proximal_grad_", 3))
+    assert len(_launch._REMEMBERED) <= _launch._MOST_REMEMBERED
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.5), (0.95, 0.9999)])
+def test_a_clock_takes_the_step_that_its_number_says(dtype: torch.dtype, betas: tuple[float, float]) -> None:
+    for step in (1, 2, 3, 10, 100, 9_999, 1_000_000):
+        draw = Draw(step)
+        tensors = [[draw.normal((40,), dtype)] for _ in range(5)]
+        owner, mean, square = [draw.owner((40,))], [draw.normal((40,), dtype)], [draw.uniform((40,), dtype)]
+        scalars = (1e-3, *betas, 1e-8, 1e-2, 3e-2)
+        state = (*tensors, owner, mean, square, "all")
+        numbered = copy_of((*state, step, *scalars, None))
+        timed = copy_of((*state, 1, *scalars, torch.tensor([step])))
+        op = REGISTRY["proximal_adam_"]
+        want = results_of(op, KERNELS[op.name], numbered)
+        assert_same_bits(results_of(op, KERNELS[op.name], timed), want, f"step {step}")
+
+
+def sampled(groups: int) -> Tensor:
+    """Where the kernel looks for its bracket."""
+    i = torch.arange(CUT.sample)
+    stride = groups // CUT.sample
+    return i * stride + (i * 0x9E3779B1 % 2**32) % stride
+
+
+def run_selection(x: Tensor, keep: int) -> list[int]:
+    """What is known of the selection of the ``keep`` largest magnitudes in the end."""
+    plan = plan_for([Selection(x, (1, len(x), 1), "all", "l2", keep)])
+    keys = torch.empty(plan.keys, dtype=torch.int64)
+    return select(plan, keys, x.dtype, dual=False)[: STATE.value].tolist()
+
+
+def selection_cases() -> list[tuple[str, Tensor, int]]:
+    """Where the threshold lies of the bracket, weights and how many to keep."""
+    x = Draw().uniform((WEIGHTS,)) + 1
+    small, large, equal = x.clone(), x.clone(), x.clone()
+    small[sampled(WEIGHTS)] = 0.5
+    large[sampled(WEIGHTS)] = 3
+    equal[2000:18_000] = 1.5
+    return [
+        ("inside", x, 1000),
+        ("above", small, 6000),
+        ("below", large, 6000),
+        ("crowded", x, 10_000),
+        ("ties", equal, 12_000),
+    ]
+
+
+@pytest.mark.parametrize(("case", "x", "keep"), selection_cases(), ids=[case for case, *_ in selection_cases()])
+def test_every_way_to_a_threshold_is_exact(case: str, x: Tensor, keep: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_launch, "sizes", CUT)
+    state = run_selection(x, keep)
+    room = len(x) // 8
+    if case == "above":
+        assert state[ABOVE.value] >= keep
+    elif case == "below":
+        assert sum(state[ABOVE.value : ABOVE.value + 4]) < keep
+    elif case == "crowded":
+        assert state[INSIDE.value] > room
+    elif case == "ties":
+        assert state[WANTED.value] > CUT.chunk
+    else:
+        assert 0 < state[INSIDE.value] <= room
+    assert state[THRESHOLD.value] == int(x.sort(descending=True).values[keep - 1].view(torch.int32))
+    same_as_reference("project", ([x], [], [keep], [1, len(x), 1], "magnitude", "all", "values"))
+
+
+@triton.jit
+def _convert(x, wide, back, BLOCK: tl.constexpr):
+    index = tl.arange(0, BLOCK)
+    value = widen(tl.load(x + index))
+    tl.store(wide + index, value)
+    tl.store(back + index, narrow(value, back.dtype.element_ty))
+
+
+@triton.jit
+def _round(x, out, BLOCK: tl.constexpr):
+    index = tl.arange(0, BLOCK)
+    tl.store(out + index, narrow(tl.load(x + index), out.dtype.element_ty))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_conversions_of_16_bit_floats_are_torchs(dtype: torch.dtype) -> None:
+    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+    wide, back = torch.empty(2**16), torch.empty(2**16, dtype=dtype)
+    _convert[(1,)](every, wide, back, BLOCK=2**16)
+    assert_same_bits([wide, back], [every.float(), every], "exact")
+    # Halfway between two neighbours, and just beside that.
+    middle = (every.float()[:-1] + every.float()[1:]) / 2
+    for shift in (-1, 0, 1):
+        x = torch.cat([(middle.view(torch.int32) + shift).view(torch.float32), torch.zeros(1)])
+        rounded = torch.empty(2**16, dtype=dtype)
+        _round[(1,)](x, rounded, BLOCK=2**16)
+        assert_same_bits([rounded], [x.to(dtype)], f"shifted by {shift}")
