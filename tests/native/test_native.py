@@ -106,7 +106,9 @@ def run_under_sanitizers(script: str, *arguments: str) -> subprocess.CompletedPr
 def test_no_sample_touches_memory_outside_its_buffers_or_is_undefined(sanitized: Path, bridge: ModuleType) -> None:
     done = run_under_sanitizers("run_samples", str(sanitized))
     assert done.returncode == 0, done.stdout + done.stderr
-    calls = 2 * len(bridge.isas()) * sum(len(list(op.samples(d))) for op in REGISTRY.values() for d in raw_cpu_dtypes(op))
+    calls = (
+        2 * len(bridge.isas()) * sum(len(list(op.samples(d))) for op in REGISTRY.values() for d in raw_cpu_dtypes(op))
+    )
     assert done.stdout.split() == [str(calls), "calls", *bridge.isas()]
 
 

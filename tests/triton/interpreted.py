@@ -19,6 +19,7 @@ from lps_kernels.backends.triton import KERNELS, _launch
 from lps_kernels.backends.triton._launch import Sizes
 from lps_kernels.backends.triton._numbers import narrow, widen
 from lps_kernels.backends.triton._selections import Selection, plan_for
+from lps_kernels.backends.triton._tables import runs_ended
 from lps_kernels.backends.triton.select import ABOVE, INSIDE, STATE, THRESHOLD, WANTED, select
 from lps_kernels.ops.scores import flat_views, group_view
 from tests.helpers import CorrectSqrt, assert_same_bits, copy_of, results_of
@@ -214,6 +215,21 @@ def test_every_way_to_a_threshold_is_exact(case: str, x: Tensor, keep: int, monk
         assert 0 < state[INSIDE.value] <= room
     assert state[THRESHOLD.value] == int(x.sort(descending=True).values[keep - 1].view(torch.int32))
     same_as_reference("project", ([x], [], [keep], [1, len(x), 1], "magnitude", "all", "values"))
+
+
+@triton.jit
+def _count_runs(place, run, out, BLOCK: tl.constexpr):
+    index = tl.arange(0, BLOCK)
+    tl.store(out + index, runs_ended(tl.load(place), tl.load(run), index))
+
+
+@pytest.mark.parametrize(
+    ("place", "run"), [(0, 1), (2, 3), (6, 7), (0, 64), (63, 64), (5, 10**10), (10**10 - 3, 10**10), (2**31 - 1, 2**31)]
+)
+def test_runs_are_counted_in_layers_of_any_size(place: int, run: int) -> None:
+    out = torch.empty(64, dtype=torch.int32)
+    _count_runs[(1,)](torch.tensor([place]), torch.tensor([run]), out, BLOCK=64)
+    assert out.tolist() == [(place + i) // run for i in range(64)]
 
 
 @triton.jit

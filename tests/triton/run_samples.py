@@ -44,7 +44,6 @@ SMALL_CUT = Sizes(
     runs=(2, 16),
     depth=2,
     fold=8,
-    wide=0,
 )
 # The interpreter takes about as long for a large tile as for a small one: a sample of 70001 weights is five programs.
 LARGE_CUT = Sizes(

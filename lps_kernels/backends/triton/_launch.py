@@ -52,11 +52,10 @@ class Sizes:
     search: int = 256  # keys that a search looks at together
     sample: int = 4096  # coordinates that bracket a threshold
     digit: int = 8  # bits of a key that one pass of a search settles
-    columns: tuple[int, int] = (8, 128)  # tile of rows x columns for groups of short runs
-    runs: tuple[int, int] = (4, 256)  # tile of groups x coordinates for groups of long runs
-    depth: int = 16  # tiles that one program sums
+    columns: tuple[int, int] = (4, 128)  # tile of rows x columns for groups of short runs
+    runs: tuple[int, int] = (2, 256)  # tile of groups x coordinates for groups of long runs
+    depth: int = 32  # tiles that one program sums
     fold: int = 128  # groups a program that adds up partial sums
-    wide: int = 2**30  # weights of a layer from which on positions in it are divided in 64 bits
 
 
 sizes = Sizes()

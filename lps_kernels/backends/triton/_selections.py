@@ -78,8 +78,6 @@ class Plan:
     sums: int
     keys: int
     aligned: bool
-    index: tl.dtype
-    """Type that positions inside a layer are divided in."""
 
     @property
     def padded_rows(self) -> int:
@@ -120,12 +118,11 @@ def _plan(selections: Sequence[Selection], roles: int, sizes: Sizes) -> Plan:
         keys += row["scored"] * row["groups"]
         pool += row["room"]
         if index % roles == roles - 1:
-            writes += parts_of(row["weights"], sizes.chunk)
+            writes += parts_of(row["weights"], write_block(selection.x.dtype, sizes))
     # Pools stand behind the keys in the same memory.
     for row in table:
         row["pool"] += keys
     arrays = [row[name] for name in ("x", "centre", "owner", "out", "kept") for row in table]
-    largest = max(max(row["weights"], row["groups"]) for row in table)
     return Plan(
         table=_launch.table_on(selections[0].x.device, [row[name] for row in table for name in _FIELDS]),
         rows=len(selections),
@@ -136,8 +133,12 @@ def _plan(selections: Sequence[Selection], roles: int, sizes: Sizes) -> Plan:
         sums=sums,
         keys=keys + pool,
         aligned=aligned(arrays),
-        index=tl.uint64 if largest >= sizes.wide else tl.uint32,
     )
+
+
+def write_block(dtype: torch.dtype, sizes: Sizes) -> int:
+    """Weights a program that writes: half as many in fp64, or it would take too many registers."""
+    return sizes.chunk // 2 if dtype == torch.float64 else sizes.chunk
 
 
 def _row(s: Selection, sizes: Sizes) -> dict[str, int]:

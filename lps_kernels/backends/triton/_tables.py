@@ -41,3 +41,14 @@ def row_of(table, rows, program, FIELD: tl.constexpr, FIELDS: tl.constexpr, ROWS
 def everywhere(BLOCK: tl.constexpr):
     """The mask of a whole chunk."""
     return tl.full((BLOCK,), 1, tl.int1)
+
+
+@triton.jit
+def runs_ended(place, run, index):
+    """How many runs of this length end in the ``index`` positions from ``place`` of a run on.
+
+    Places inside a chunk are few, so nothing but scalars is divided in 64 bits, which takes a GPU ten times longer.
+    """
+    left = tl.minimum(run - place, 0x40000000).to(tl.int32)
+    length = tl.minimum(run, 0x40000000).to(tl.int32)
+    return tl.where(index < left, 0, 1 + (index - left) // length)

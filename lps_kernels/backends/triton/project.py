@@ -35,8 +35,9 @@ from lps_kernels.backends.triton._selections import (
     plan_for,
     source_of,
     values_of,
+    write_block,
 )
-from lps_kernels.backends.triton._tables import entry, everywhere, pointer, row_of
+from lps_kernels.backends.triton._tables import entry, everywhere, pointer, row_of, runs_ended
 from lps_kernels.backends.triton.bits import packed
 from lps_kernels.backends.triton.scores import score_groups
 from lps_kernels.backends.triton.select import LAST, STATE, THRESHOLD, select
@@ -46,14 +47,15 @@ _WARPS = 8
 
 
 @triton.jit
-def _survives(row, found, keys, value, inside, begin, mask, INDEX: tl.constexpr, BLOCK: tl.constexpr):
+def _survives(row, found, keys, value, inside, begin, mask, BLOCK: tl.constexpr):
     """Which weights of a chunk, that begins at ``begin``, lie in a group that survives."""
     if entry(row, SCORED) != 0:
-        # Positions are divided once in 64 bits, the distance from there in as few as will do.
         run = entry(row, RUN)
         groups = entry(row, GROUPS)
-        further = ((begin % run).to(INDEX) + tl.arange(0, BLOCK)) // run.to(INDEX)
-        position = (((begin // run % groups).to(INDEX) + further) % groups.to(INDEX)).to(tl.int64)
+        passed = begin // run
+        first = passed % groups
+        further = runs_ended(begin - passed * run, run, tl.arange(0, BLOCK))
+        position = first + further - runs_ended(first, groups, further).to(tl.int64) * groups
         key = tl.load(keys + entry(row, KEYS) + position, mask=mask, other=0)
     else:
         position = begin + tl.arange(0, BLOCK)
@@ -73,12 +75,11 @@ def _project_chunk(
     AS_MASK: tl.constexpr,
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
-    INDEX: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     index = tl.arange(0, BLOCK)
     value, _, inside = values_of(source_of(row, begin, DTYPE, ALIGNED), index, mask, False)
-    kept = _survives(row, found, keys, value, inside, begin, mask, INDEX, BLOCK)
+    kept = _survives(row, found, keys, value, inside, begin, mask, BLOCK)
     # Narrowing what was widened gives it back.
     written = narrow(tl.where(kept, 1.0 if AS_MASK else value, 0.0), DTYPE)
     tl.store(pointer(row, OUT, DTYPE, ALIGNED) + begin + index, written, mask=mask)
@@ -95,7 +96,6 @@ def _write_projection(
     AS_MASK: tl.constexpr,
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
-    INDEX: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -107,10 +107,10 @@ def _write_projection(
     rest = entry(row, WEIGHTS) - begin
     if rest >= BLOCK:
         mask, bytes_mask = everywhere(BLOCK), everywhere(BLOCK // 8)
-        _project_chunk(row, found, keys, begin, mask, bytes_mask, AS_MASK, DTYPE, ALIGNED, INDEX, BLOCK)
+        _project_chunk(row, found, keys, begin, mask, bytes_mask, AS_MASK, DTYPE, ALIGNED, BLOCK)
     else:
         mask, bytes_mask = tl.arange(0, BLOCK) < rest, tl.arange(0, BLOCK // 8) * 8 < rest
-        _project_chunk(row, found, keys, begin, mask, bytes_mask, AS_MASK, DTYPE, ALIGNED, INDEX, BLOCK)
+        _project_chunk(row, found, keys, begin, mask, bytes_mask, AS_MASK, DTYPE, ALIGNED, BLOCK)
 
 
 @triton.jit
@@ -123,13 +123,12 @@ def _update_chunk(
     DTYPE: tl.constexpr,
     DUAL: tl.constexpr,
     ALIGNED: tl.constexpr,
-    INDEX: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     index = tl.arange(0, BLOCK)
     s, owner, free = values_of(source_of(row, begin, DTYPE, ALIGNED), index, mask, DUAL)
-    kept = _survives(row, found, keys, s, free, begin, mask, INDEX, BLOCK)
-    shares = _survives(row + FIELDS, found + STATE, keys, s, mask & ~free, begin, mask, INDEX, BLOCK)
+    kept = _survives(row, found, keys, s, free, begin, mask, BLOCK)
+    shares = _survives(row + FIELDS, found + STATE, keys, s, mask & ~free, begin, mask, BLOCK)
     kept = kept | shares
     shared = kept.to(s.dtype)
     centre = tl.where(free, tl.where(kept, s, -s), shared - (s - shared))
@@ -147,7 +146,6 @@ def _write_update(
     DTYPE: tl.constexpr,
     DUAL: tl.constexpr,
     ALIGNED: tl.constexpr,
-    INDEX: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -160,10 +158,10 @@ def _write_update(
     rest = entry(row, WEIGHTS) - begin
     if rest >= BLOCK:
         mask = everywhere(BLOCK)
-        _update_chunk(row, found, keys, begin, mask, DTYPE, DUAL, ALIGNED, INDEX, BLOCK)
+        _update_chunk(row, found, keys, begin, mask, DTYPE, DUAL, ALIGNED, BLOCK)
     else:
         mask = tl.arange(0, BLOCK) < rest
-        _update_chunk(row, found, keys, begin, mask, DTYPE, DUAL, ALIGNED, INDEX, BLOCK)
+        _update_chunk(row, found, keys, begin, mask, DTYPE, DUAL, ALIGNED, BLOCK)
 
 
 def _check_keep(op: str, name: str, keep: Sequence[int], views: Sequence[View], region: str) -> None:
@@ -251,16 +249,17 @@ def admm_update_(
 
 def _writing(plan: Plan, dtype: torch.dtype) -> dict[str, object]:
     """Constants and options that both kernels that write are launched with."""
-    constants = {"DTYPE": FLOATS[dtype], "ALIGNED": plan.aligned, "INDEX": plan.index, "ROWS": plan.padded_rows}
-    return {**constants, "BLOCK": _launch.sizes.chunk, "num_warps": _WARPS, **EXACT}
+    constants = {"DTYPE": FLOATS[dtype], "ALIGNED": plan.aligned, "ROWS": plan.padded_rows}
+    return {**constants, "BLOCK": write_block(dtype, _launch.sizes), "num_warps": _WARPS, **EXACT}
 
 
-def _ahead(dtype: torch.dtype, index: tl.dtype) -> list[Ahead]:
+def _ahead(dtype: torch.dtype) -> list[Ahead]:
     """Both kernels for 53 layers."""
-    shared = {"DTYPE": FLOATS[dtype], "ALIGNED": True, "INDEX": index, "ROWS": 64, "BLOCK": _launch.sizes.chunk}
+    shared = {"DTYPE": FLOATS[dtype], "ALIGNED": True, "ROWS": 64}
+    shared["BLOCK"] = write_block(dtype, _launch.sizes)
     signature = {"table": "*i64", "rows": "i32", "keys": "*i64", "state": "*i64"}
     options = {"num_warps": _WARPS, **EXACT}
-    name = f"[{FLOATS[dtype]}, {index}"
+    name = f"[{FLOATS[dtype]}"
     kernels = [
         Ahead(f"project_write{name}, values]", _write_projection, signature, {"AS_MASK": False, **shared}, options),
         Ahead(f"project_write{name}, mask]", _write_projection, signature, {"AS_MASK": True, **shared}, options),
@@ -271,4 +270,4 @@ def _ahead(dtype: torch.dtype, index: tl.dtype) -> list[Ahead]:
     return kernels
 
 
-AOT = [ahead for dtype in FLOATS for ahead in _ahead(dtype, tl.uint32)] + _ahead(torch.float32, tl.uint64)
+AOT = [ahead for dtype in FLOATS for ahead in _ahead(dtype)]

@@ -41,7 +41,7 @@ from lps_kernels.backends.triton._selections import (
     source_of,
     values_of,
 )
-from lps_kernels.backends.triton._tables import entry, pointer, row_of
+from lps_kernels.backends.triton._tables import entry, pointer, row_of, runs_ended
 from lps_kernels.ops.scores import views_of, weighs
 
 _WARPS = 8
@@ -82,7 +82,6 @@ def _sum_runs(
     depth,
     run,
     DUAL: tl.constexpr,
-    INDEX: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     TILES: tl.constexpr,
@@ -94,9 +93,12 @@ def _sum_runs(
     total = tl.zeros((HEIGHT, WIDTH), tl.float64)
     some = tl.zeros((HEIGHT, WIDTH), tl.int32)
     for tile in range(tl.minimum(TILES, tl.cdiv(depth, WIDTH) - outer * TILES)):
-        at = (outer * TILES + tile) * WIDTH + tl.arange(0, WIDTH)
-        number = at.to(INDEX) // run.to(INDEX)
-        start = number.to(tl.int64) * lines * run + (at.to(INDEX) - number * run.to(INDEX)).to(tl.int64)
+        begin = (outer * TILES + tile) * WIDTH
+        at = begin + tl.arange(0, WIDTH)
+        # Between two runs of a group lie those of the others.
+        passed = begin // run
+        number = passed + runs_ended(begin - passed * run, run, tl.arange(0, WIDTH))
+        start = number * (lines - 1) * run + at
         mask = (line[:, None] < lines) & (at[None, :] < depth)
         term, inside = _terms(source, line[:, None] * run + start[None, :], mask, DUAL)
         total += term
@@ -120,7 +122,6 @@ def _parts(
     DTYPE: tl.constexpr,
     DUAL: tl.constexpr,
     ALIGNED: tl.constexpr,
-    INDEX: tl.constexpr,
     ROWS: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
@@ -139,9 +140,7 @@ def _parts(
         _store_part(row, sums, present, lines, column, part, sum_, any_)
     else:
         run = entry(row, RUN)
-        group, piece, total, some = _sum_runs(
-            source, task, lines, depth, run, DUAL, INDEX, TILE_GROUPS, TILE_RUN, TILES
-        )
+        group, piece, total, some = _sum_runs(source, task, lines, depth, run, DUAL, TILE_GROUPS, TILE_RUN, TILES)
         _store_part(row, sums, present, lines, group, piece, total, some)
 
 
@@ -219,7 +218,6 @@ def score_groups(plan: Plan, dtype: torch.dtype, dual: bool, to_scores: bool) ->
             DTYPE=FLOATS[dtype],
             DUAL=dual,
             ALIGNED=plan.aligned,
-            INDEX=plan.index,
             ROWS=plan.padded_rows,
             TILE_ROWS=sizes.columns[0],
             TILE_COLUMNS=sizes.columns[1],
@@ -282,19 +280,19 @@ def group_scores(
     return scores
 
 
-def _ahead(dtype: torch.dtype, dual: bool, index: tl.dtype) -> list[Ahead]:
+def _ahead(dtype: torch.dtype, dual: bool) -> list[Ahead]:
     """The kernels for 53 layers."""
     sizes = _launch.sizes
     shared = {"ALIGNED": True, "ROWS": 64}
     tiles = {"TILE_ROWS": sizes.columns[0], "TILE_RUN": sizes.runs[1], "TILES": sizes.depth}
     lines = {"TILE_COLUMNS": sizes.columns[1], "TILE_GROUPS": sizes.runs[0]}
-    parts = {"DTYPE": FLOATS[dtype], "DUAL": dual, "INDEX": index, **tiles, **lines, **shared}
+    parts = {"DTYPE": FLOATS[dtype], "DUAL": dual, **tiles, **lines, **shared}
     table = {"table": "*i64", "rows": "i32"}
     summed = {**table, "sums": "*fp64", "present": "*u8"}
     options = {"num_warps": _WARPS, **EXACT}
-    name = f"[{FLOATS[dtype]}, {index}{', dual' * dual}]"
+    name = f"[{FLOATS[dtype]}{', dual' * dual}]"
     kernels = [Ahead(f"scores_parts{name}", _parts, summed, parts, options)]
-    if not dual and index == tl.uint32:
+    if not dual:
         single = {"DTYPE": FLOATS[dtype], "BLOCK": sizes.chunk, **shared}
         kernels.append(Ahead(f"scores_single{name}", _single, table, single, options))
     return kernels
@@ -309,9 +307,8 @@ def _ahead_fold(to_scores: bool) -> Ahead:
 
 
 AOT = [
-    *(ahead for dtype in FLOATS for ahead in _ahead(dtype, False, tl.uint32)),
-    *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, True, tl.uint32)),
-    *_ahead(torch.float32, False, tl.uint64),
+    *(ahead for dtype in FLOATS for ahead in _ahead(dtype, dual=False)),
+    *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, dual=True)),
     _ahead_fold(to_scores=False),
     _ahead_fold(to_scores=True),
 ]

@@ -2,8 +2,9 @@
 
     python -m tests.native.simulator.run_samples CUDA.so MOST STEP
 
-Takes every STEP-th of the samples of an op and dtype that have at most MOST elements, each in the next of the orders.
-Prints as JSON how many calls it made and which kernels each order has run; a sanitizer stops it at its first report.
+Takes every STEP-th of the samples of an op and dtype that have elements and at most MOST of them, each in the next of
+the orders. Prints as JSON how many calls it made and which kernels each order has run; a sanitizer stops it at its
+first report.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.native.build import load
 
 
 def chosen(op: Op, dtype: torch.dtype, most: int, step: int) -> list[Sample]:
-    return [sample for sample in op.samples(dtype) if weights_in(sample) <= most][::step]
+    return [sample for sample in op.samples(dtype) if 0 < weights_in(sample) <= most][::step]
 
 
 def kernel_name(launched: str) -> str:
