@@ -37,7 +37,7 @@ from lps_kernels.backends.triton._launch import Ahead
 
 needs_nvcc = pytest.mark.skipif(nvcc() is None and not REQUIRED, reason="nvcc was not found")
 # The name of a kernel as it is written.
-KERNEL = r"__global__ void (?:__launch_bounds__\([^)]*\))?\s*(\w+)\("
+KERNEL = r"__global__ void (?:__launch_bounds__\(.*?\)\s+)?(\w+)\("
 
 
 @needs_nvcc

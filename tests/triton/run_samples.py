@@ -69,13 +69,16 @@ class Way:
 
 
 def ways(op: Op, sample: Sample, dtype: torch.dtype, number: int) -> Iterator[Way]:
-    """Small samples in four orders, in other dtypes than the first in two; large ones in one.
+    """Small samples in four orders, in other dtypes than the first in two.
 
-    What is run once is run on the other side and in the other order in the next dtype.
+    Large ones in one, on the other side and in the other order in the next dtype, and in only one of the two 16-bit
+    dtypes, by turns.
     """
     if weights_in(sample) > SMALL:
-        turn = number + op.dtypes.index(dtype)
-        yield [Way(LARGE_CUT, reverse, at_end=True), Way(LARGE_CUT, shuffled(number), at_end=False)][turn % 2]
+        turn = (number + op.dtypes.index(dtype)) % 2
+        if dtype.itemsize != 2 or turn == 0:
+            at_end = (number // 2 + op.dtypes.index(dtype)) % 2 == 0
+            yield Way(LARGE_CUT, reverse if at_end else shuffled(number), at_end)
         return
     yield Way(SMALL_CUT, reverse, at_end=True)
     yield Way(SMALL_CUT, shuffled(number), at_end=False)

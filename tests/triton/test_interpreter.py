@@ -39,7 +39,8 @@ def test_interpreted_kernels_agree_with_the_reference(
     assert not result["wrong"], "\n".join(result["wrong"])
     samples = len(list(op.samples(dtype)))
     assert result["samples"] == samples
-    assert result["calls"] >= samples
+    # Large samples take turns in the two 16-bit dtypes; small ones are called more than once.
+    assert result["calls"] >= samples // 2
 
 
 def test_what_the_samples_do_not_show() -> None:

@@ -119,8 +119,8 @@ def parts_of(count: int, size: int) -> int:
 def tuned(configs: Sequence[triton.Config], kernel: Any) -> Any:
     """The kernel, tuned by trying these configurations once for every size class and set of dtypes.
 
-    Only for kernels that may run several times over the same arguments. The interpreter takes the first configuration:
-    there is nothing to measure.
+    Only for kernels that may run several times over the same arguments. A first call measures, which waits for the
+    device, so it comes before the call is captured in a CUDA graph. The interpreter takes the first configuration.
     """
     chosen = list(configs[:1] if INTERPRETING else configs)
     return triton.autotune(configs=chosen, key=["size_class"])(kernel)

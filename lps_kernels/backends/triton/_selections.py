@@ -41,7 +41,6 @@ REGIONS = {"all": 0, "free": 1, "owned": 2}
 
 # The key of a coordinate outside the region, below every other.
 OUTSIDE = tl.constexpr(-(2**63))
-LAST_KEY = 2**63 - 1
 
 # Below this run length a group's run is too short for a tile of its own: its columns are summed instead.
 SHORT_RUN = 16

@@ -80,7 +80,7 @@ def _project_chunk(
     index = tl.arange(0, BLOCK)
     value, _, inside = values_of(source_of(row, begin, DTYPE, ALIGNED), index, mask, False)
     kept = _survives(row, found, keys, value, inside, begin, mask, BLOCK)
-    # Narrowing what was widened gives it back.
+    # Narrowing what was widened gives it back, a NaN as some NaN.
     written = narrow(tl.where(kept, 1.0 if AS_MASK else value, 0.0), DTYPE)
     tl.store(pointer(row, OUT, DTYPE, ALIGNED) + begin + index, written, mask=mask)
     byte = tl.arange(0, BLOCK // 8)

@@ -116,7 +116,7 @@ def _bracket(
     if keep >= groups:
         top = bottom
     elif keep > 0:
-        # All of these are small numbers: there is no more to sample than that.
+        # 32 bits hold them all: ranks in the sample, and a stride for up to 2^43 groups.
         count = tl.minimum(groups, SAMPLE).to(tl.int32)
         stride = tl.maximum(groups // SAMPLE, 1).to(tl.int32)
         few, many = keep.to(tl.int32), keep.to(tl.int32)
