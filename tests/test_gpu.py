@@ -229,8 +229,11 @@ def test_a_step_captured_in_a_graph_goes_on_counting() -> None:
 
 
 @needs_gpu
-@each_backend
-@pytest.mark.parametrize("name", ["admm_update_", "project"])
+@pytest.mark.parametrize(
+    # Triton's table of layers holds the addresses of the results, which are new tensors at every call of project.
+    ("name", "backend"),
+    [("admm_update_", NATIVE), ("project", NATIVE), ("admm_update_", "triton")],
+)
 def test_a_projection_can_be_captured_in_a_graph(name: str, backend: str) -> None:
     op = REGISTRY[name]
     run = implementation(op, backend)

@@ -217,6 +217,15 @@ def test_every_way_to_a_threshold_is_exact(case: str, x: Tensor, keep: int, monk
     same_as_reference("project", ([x], [], [keep], [1, len(x), 1], "magnitude", "all", "values"))
 
 
+@pytest.mark.parametrize("score", ["magnitude", "signed"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_zeros_of_both_signs_tie_and_nan_comes_first(score: str, dtype: torch.dtype) -> None:
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor([0.0, -0.0, 1.0, -nan, -0.0, 0.0, -1.0, inf, -inf, nan, 0.0, -0.0], dtype=dtype)
+    for keep in range(len(x) + 1):
+        same_as_reference("project", ([x], [], [keep], [1, len(x), 1], score, "all", "mask"))
+
+
 @triton.jit
 def _count_runs(place, run, out, BLOCK: tl.constexpr):
     index = tl.arange(0, BLOCK)
