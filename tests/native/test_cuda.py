@@ -259,19 +259,21 @@ def test_every_family_has_a_fault_of_every_kind_that_it_can_have() -> None:
 @pytest.fixture(scope="module")
 def outcomes(simulator: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[Fault, tuple[Outcome, Outcome]]:
     """Exit code and output of the sample that meets each fault, first without and then with it."""
-    healthy = {build: simulator(f"cuda_{build}") for build in ("plain", "address", "thread")}
+    healthy = {build: simulator(f"cuda_{build}") for build in ("thread", "address", "plain")}
     rooms = [tmp_path_factory.mktemp("mutant") for _ in FAULTS]
     with ThreadPoolExecutor(2) as pool:
         mutants = list(pool.map(build_mutant, FAULTS, [healthy[fault.build] for fault in FAULTS], rooms))
-    result: dict[Fault, tuple[Outcome, Outcome]] = {}
-    for build, module in healthy.items():
-        chosen = [number for number, fault in enumerate(FAULTS) if fault.build == build]
-        arguments = [str(word) for number in chosen for word in (number, module, number, mutants[number])]
+
+    def run(build: str) -> dict[Fault, tuple[Outcome, Outcome]]:
+        numbers = [number for number, fault in enumerate(FAULTS) if fault.build == build]
+        arguments = [str(word) for n in numbers for word in (n, healthy[build], n, mutants[n])]
         done = run_sanitized(build, "tests.native.simulator.run_faults", *arguments)
         assert done.returncode == 0, done.stderr
         runs = json.loads(done.stdout)
-        result |= {FAULTS[n]: pair for n, pair in zip(chosen, zip(runs[::2], runs[1::2], strict=True), strict=True)}
-    return result
+        return {FAULTS[n]: pair for n, pair in zip(numbers, zip(runs[::2], runs[1::2], strict=True), strict=True)}
+
+    with ThreadPoolExecutor(2) as pool:
+        return {fault: pair for some in pool.map(run, healthy) for fault, pair in some.items()}
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[f"{fault.family}, {fault.kind}, {fault.op}" for fault in FAULTS])
