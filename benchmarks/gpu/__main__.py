@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu import model, tables
@@ -13,6 +14,7 @@ from benchmarks.gpu.nvcc_report import nvcc
 from benchmarks.table import load
 
 TOOLCHAINS = ("nvcc", "triton")
+MODEL = "model"
 
 
 def _architecture(text: str) -> str:
@@ -25,7 +27,7 @@ def _architecture(text: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--arch", nargs="+", type=_architecture, default=ARCHITECTURES, help="80 or sm_80, gfx942")
-    parser.add_argument("--only", choices=TOOLCHAINS, help="one of the two toolchains")
+    parser.add_argument("--only", choices=(*TOOLCHAINS, MODEL), help="one toolchain, or nothing but the model of times")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables between the markers of this file")
     parser.add_argument(
         "--table",
@@ -53,6 +55,13 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"python -m benchmarks.gpu: {error}", file=sys.stderr)
         return 2
+    if args.write is not None and args.only in (None, MODEL):
+        shares = {op: row.roofline_share for (op, network), row in stored.items() if network == model.NETWORK}
+        tables.write(args.write, tables.MODEL, "\n".join(model.table(shares)))
+    return 0 if args.only == MODEL else _compile(toolchains, args)
+
+
+def _compile(toolchains: Sequence[str], args: argparse.Namespace) -> int:
     begun = time.perf_counter()
     report = run(jobs_of(toolchains, args.arch), args.processes)
     problems = report.problems()
@@ -61,8 +70,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(problem)
     if args.write is not None:
         tables.write(args.write, tables.KERNELS, tables.markdown(report))
-        shares = {op: row.roofline_share for (op, network), row in stored.items() if network == model.NETWORK}
-        tables.write(args.write, tables.MODEL, "\n".join(model.table(shares)))
     return 1 if args.check and problems else 0
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +13,7 @@ from torch import Tensor
 from lps_kernels._registry import REGISTRY, Op, Sample
 from tests.helpers import SUMMED, CorrectSqrt, assert_same_bits, copy_of, each_op_and_dtype, raw_cpu_dtypes, results_of
 from tests.native.adaptors import ADAPTORS, Native, ShortfallError
-from tests.native.build import ROOT
+from tests.native.sanitizers import run_sanitized
 
 
 def cuts(bridge: ModuleType) -> Iterator[Native]:
@@ -82,29 +79,8 @@ def test_a_shortfall_is_reported_and_nothing_is_written(name: str, bridge: Modul
     assert refused >= 2
 
 
-def run_under_sanitizers(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The sanitizers' run-time libraries come before everything else that the interpreter loads."""
-    compiler = os.environ.get("CXX", "c++")
-    libraries = [
-        subprocess.run(
-            [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        for name in ("libasan.so", "libubsan.so")
-    ]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LPS_")} | {
-        "LD_PRELOAD": " ".join(libraries),
-        # The interpreter's own leaks, and allocations that torch's libraries pair in ways of their own.
-        "ASAN_OPTIONS": "detect_leaks=0:alloc_dealloc_mismatch=0:new_delete_type_mismatch=0",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
-        "OMP_NUM_THREADS": "1",
-        "LPS_BACKEND": "reference",
-    }
-    command = [sys.executable, "-m", f"tests.native.{script}", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-
-
 def test_no_sample_touches_memory_outside_its_buffers_or_is_undefined(sanitized: Path, bridge: ModuleType) -> None:
-    done = run_under_sanitizers("run_samples", str(sanitized))
+    done = run_sanitized("address", "tests.native.run_samples", str(sanitized))
     assert done.returncode == 0, done.stdout + done.stderr
     calls = (
         2 * len(bridge.isas()) * sum(len(list(op.samples(d))) for op in REGISTRY.values() for d in raw_cpu_dtypes(op))
@@ -114,6 +90,6 @@ def test_no_sample_touches_memory_outside_its_buffers_or_is_undefined(sanitized:
 
 @pytest.mark.parametrize(("fault", "report"), [("short", "heap-buffer-overflow"), ("misaligned", "misaligned address")])
 def test_the_sanitizers_see_a_fault_that_is_put_in_on_purpose(fault: str, report: str, sanitized: Path) -> None:
-    done = run_under_sanitizers("seeded_fault", str(sanitized), fault)
+    done = run_sanitized("address", "tests.native.seeded_fault", str(sanitized), fault)
     assert done.returncode != 0
     assert report in done.stderr
