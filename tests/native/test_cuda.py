@@ -12,9 +12,11 @@ from types import ModuleType
 import pytest
 import torch
 
+from benchmarks.gpu.model import LAUNCHES
 from lps_kernels._registry import REGISTRY, Args, BadInput, Op, Sample
 from tests.helpers import (
     OPS,
+    PRODUCTS,
     SUMMED,
     CorrectSqrt,
     assert_same_bits,
@@ -29,6 +31,7 @@ from tests.helpers import (
 from tests.native.adaptors import ADAPTORS, ShortfallError, Simulated, upload
 from tests.native.build import load
 from tests.native.sanitizers import run_sanitized
+from tests.native.simulator.count_traffic import LAYER, count_call
 from tests.native.simulator.faults import FAMILIES, FAULTS, Fault
 from tests.native.simulator.mutants import SOURCES, build_mutant
 from tests.native.simulator.run_samples import chosen
@@ -242,6 +245,20 @@ def test_a_projection_reads_the_values_twice_and_writes_them_once(groups: str, c
     assert moved["buffer 1"] == (0, 4)
     assert moved["buffer 2"] == (0, 1 / 8)
     assert sum(moved["scratch"]) <= 2, moved
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.name not in PRODUCTS], ids=lambda op: op.name)
+def test_kernels_move_the_bytes_and_take_the_launches_that_the_model_of_times_counts(
+    op: Op, counting: ModuleType
+) -> None:
+    (args,) = op.workload([LAYER])
+    moved, launches = count_call(counting, op, args)
+    must = op.cost(*args).bytes
+    # A sample of 4096 weights comes on top where something is selected.
+    assert must <= sum(traffic.of_arguments for traffic in moved.values()) <= 1.01 * must
+    # Partial sums of groups, and the keys inside a bracket, which a search reads several times.
+    assert sum(traffic.own for traffic in moved.values()) <= 0.15 * must
+    assert launches == LAUNCHES.get(op.name, 1)
 
 
 def test_every_family_has_a_fault_of_every_kind_that_it_can_have() -> None:

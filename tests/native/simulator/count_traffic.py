@@ -1,0 +1,96 @@
+"""Counts what every operator's CUDA kernels load and store, a weight, on one layer of fp32.
+
+    python -m tests.native.simulator.count_traffic [--write docs/gpu.md]
+
+Each access of each thread counts, also those that the lanes of a warp make together at one address. Scratch memory
+and tables of layers count too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import ModuleType
+
+from benchmarks.gpu import tables
+from lps_kernels._registry import REGISTRY, Args, Op
+from tests.native.adaptors import ADAPTORS, Simulated
+from tests.native.build import build_simulated, load
+
+LAYER = (512, 1024)
+WEIGHTS = prod(LAYER)
+PROCESSORS = 108  # an A100's
+SECTION = "traffic"
+
+
+@dataclass
+class Traffic:
+    """Bytes that kernels load from and store to the arguments of a call, and the same of scratch memory and tables."""
+
+    loaded: int = 0
+    stored: int = 0
+    own_loaded: int = 0
+    own_stored: int = 0
+
+    @property
+    def of_arguments(self) -> int:
+        return self.loaded + self.stored
+
+    @property
+    def own(self) -> int:
+        return self.own_loaded + self.own_stored
+
+
+def count_call(counting: ModuleType, op: Op, args: Args) -> tuple[dict[str, Traffic], int]:
+    """What each kernel of one call moves, and how many launches there were."""
+    counting.clear()
+    ADAPTORS[op.name](Simulated(counting, processors=PROCESSORS), *args)
+    launched = [name.partition("<")[0] for name in counting.launches()]
+    moved = {name: Traffic() for name in launched}
+    for kernel, buffers in counting.traffic_counts().items():
+        traffic = moved[kernel.partition("<")[0]]
+        for buffer, (loaded, stored) in buffers.items():
+            if buffer in ("scratch", "table"):
+                traffic.own_loaded += loaded
+                traffic.own_stored += stored
+            else:
+                traffic.loaded += loaded
+                traffic.stored += stored
+    return moved, len(launched)
+
+
+def table(counting: ModuleType) -> list[str]:
+    """Markdown: a row for each kernel of each operator."""
+    lines = [
+        "| operator | bytes a weight that must move | kernel | loaded | stored | scratch and tables: loaded | stored |",
+        "|---|--:|---|--:|--:|--:|--:|",
+    ]
+    for op in REGISTRY.values():
+        (args,) = op.workload([LAYER])
+        moved, _ = count_call(counting, op, args)
+        first = f"`{op.name}` | {op.cost(*args).bytes / WEIGHTS:.2f}"
+        for kernel, traffic in moved.items():
+            numbers = (traffic.loaded, traffic.stored, traffic.own_loaded, traffic.own_stored)
+            shown = " | ".join(f"{number / WEIGHTS:.2f}" for number in numbers)
+            lines.append(f"| {first} | `{kernel}` | {shown} |")
+            first = " | "
+    return lines
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.native.simulator.count_traffic", description=__doc__)
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table between the markers of this file")
+    args = parser.parse_args()
+    lines = table(load(build_simulated("cuda_counting")))
+    print("\n".join(lines))
+    if args.write is not None:
+        tables.write(args.write, SECTION, "\n".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
