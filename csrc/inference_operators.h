@@ -157,6 +157,7 @@ Tensor masked_linear_on(const Tensor& x, const Tensor& w_bar, const Tensor& owne
   const int64_t inputs = x.size(x.dim() - 1), outputs = w_bar.size(0);
   check_shape(op, "w_bar", w_bar, {outputs, inputs}, "the inputs of x");
   check_like(op, "owner", owner, "w_bar", w_bar, ScalarType::Byte);
+  check_device(op, "bits", bits, "x", x);
   check_dtype(op, "bits", bits, {ScalarType::Byte});
   check_shape(op, "bits", bits, {packed_size(w_bar.numel())},
               "one bit for each of " + text(w_bar.numel()) + " weights");

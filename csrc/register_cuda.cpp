@@ -21,8 +21,8 @@ constexpr size_t kTables = 256;
 // training are the same at every step.
 class Tables {
  public:
-  // `model` is on the device of the stream.
-  const void* find(const Tensor& model, void* stream, const void* table, int64_t bytes) {
+  // `model` is on the device of the stream. Whoever holds what is returned keeps it from being given out again.
+  Tensor find(const Tensor& model, void* stream, const void* table, int64_t bytes) {
     std::string key(static_cast<const char*>(table), static_cast<size_t>(bytes));
     // A copy that one stream has been given is not there yet for another.
     key.append(reinterpret_cast<const char*>(&stream), sizeof(stream));
@@ -36,7 +36,7 @@ class Tables {
       entry = entries_.emplace(key, Entry{memory, 0}).first;
     }
     entry->second.used = ++clock_;
-    return entry->second.memory.data_ptr();
+    return entry->second.memory;
   }
 
  private:
@@ -81,7 +81,7 @@ class CudaDevice : public Gpu {
     stream = torch::stable::accelerator::getCurrentStream(index).nativeHandle();
     scratch = [this](int64_t bytes) { return take(bytes); };
     table = [this](const void* host, int64_t bytes) -> const void* {
-      if (!is_capturing(stream)) return tables().find(model_, stream, host, bytes);
+      if (!is_capturing(stream)) return keep(tables().find(model_, stream, host, bytes));
       // Recorded: the graph writes the table at every replay, into memory of its own.
       void* memory = take(bytes);
       upload(stream, host, memory, bytes);
@@ -94,14 +94,15 @@ class CudaDevice : public Gpu {
   CudaDevice& operator=(const CudaDevice&) = delete;
 
  private:
-  void* take(int64_t bytes) {
-    taken_.push_back(torch::stable::new_empty(model_, Ints{bytes}, ScalarType::Byte));
-    return taken_.back().data_ptr();
+  void* take(int64_t bytes) { return keep(torch::stable::new_empty(model_, Ints{bytes}, ScalarType::Byte)); }
+  void* keep(const Tensor& memory) {
+    held_.push_back(memory);
+    return memory.data_ptr();
   }
 
   torch::stable::accelerator::DeviceGuard guard_;
   const Tensor& model_;
-  Tensors taken_;
+  Tensors held_;  // until the call has launched everything
 };
 
 struct OnCuda {
@@ -112,5 +113,11 @@ struct OnCuda {
 };
 
 }  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(lps, m) { m.def("_cuda_driver_problem() -> str"); }
+
+STABLE_TORCH_LIBRARY_IMPL(lps, CompositeExplicitAutograd, m) {
+  m.impl("_cuda_driver_problem", TORCH_BOX(&driver_problem));
+}
 
 STABLE_TORCH_LIBRARY_IMPL(lps, CUDA, m) { register_operators<OnCuda>(m); }

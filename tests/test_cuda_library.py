@@ -69,6 +69,14 @@ def test_it_has_a_cuda_kernel_for_every_operator(package: Path) -> None:
     assert run(package, "-c", code).strip() == "[]"
 
 
+def test_it_says_what_is_wrong_with_the_driver(package: Path) -> None:
+    said = run(package, "-c", "import torch, lps_kernels; print(torch.ops.lps._cuda_driver_problem())").strip()
+    if Path("/proc/driver/nvidia").exists():
+        assert said == "" or "update the driver" in said
+    else:
+        assert said == "no driver of a GPU was found"
+
+
 def test_it_needs_no_library_of_cuda(package: Path) -> None:
     said = subprocess.run(
         ["readelf", "-d", str(package / "lps_kernels" / LIBRARY)], capture_output=True, text=True, check=True

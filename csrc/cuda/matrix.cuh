@@ -7,6 +7,9 @@
 // A float has more digits than TF32: it is taken as the sum of two TF32 numbers, high and low, and the product of two
 // floats as high high + (high low + low high). The second sum is kept apart: an Inf or NaN reaches the first, and then
 // the second, where Inf - Inf or 0 Inf may come up, does not count.
+//
+// Tensor cores cut off what their sums have too many digits for, so a long sum that they go on with drifts towards
+// zero. Of floats they sum eight products at a time; these are added up, and rounded, by the ordinary cores.
 #pragma once
 
 #include "results.cuh"
@@ -17,6 +20,8 @@ constexpr int kTile = 64;          // rows of each factor in a tile
 constexpr int kWords = 16;         // words of depth in a step
 constexpr int kStep = 8;           // words of depth that one instruction of the tensor cores takes
 constexpr int kTileThreads = 128;  // four warps, two by two
+constexpr int kTileBlocks =
+    2;  // at a time on a multiprocessor, at least: leaves a thread all the registers it can name
 constexpr int kWarpTile = 32;
 constexpr int kSlots = kTile * kWords / kTileThreads;  // words of a factor that a thread brings in a step
 constexpr int kAcross = kWarpTile / 16, kAlong = kWarpTile / 8;
@@ -35,15 +40,15 @@ static_assert(kPlane<double> >= kWords * (kTile + 8), "both layouts fit");
 template <class T>
 constexpr int kPlanes = sizeof(T) == 4 ? 4 : 2;
 
-// The words of a factor's tile that a thread brings from global to shared memory. Rows behind the last stay zero.
+// The words of a factor's tile that a thread brings from global to shared memory. In place of rows behind the last it
+// brings that one again: what becomes of it is not written. So loads depend on nothing and are all under way together.
 template <class T, class Factor>
 class Loader {
  public:
-  __device__ Loader(const Factor& factor, int64_t first, int64_t rows) : factor_(factor), count_(0) {
-    const int64_t left = rows - first - row_in_tile(0);
-    row_ = factor.row(left > 0 ? first + row_in_tile(0) : rows - 1);
-    if (left <= 0) return;
-    count_ = !Factor::kAlongDepth || left > kTile ? kSlots : static_cast<int>(parts_of(left, int64_t{kApart}));
+  __device__ Loader(const Factor& factor, int64_t first, int64_t rows) : factor_(factor), more_(0) {
+    const int64_t row = first + row_in_tile(0), behind = rows - 1 - row;
+    row_ = factor.row(behind > 0 ? row : rows - 1);
+    if (behind > 0) more_ = static_cast<int>(min(behind, int64_t{kTile})) / kApart;
   }
 
   __device__ void load(int k) {
@@ -53,11 +58,9 @@ class Loader {
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
       if constexpr (!Factor::kAlongDepth) find(columns, k + slot * kApart * kElements);
-      Device<T> elements[kElements];
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) elements[i] = slot < count_ ? factor_.at(row, columns[i]) : zero<T>();
-      staged_[slot] = to_word<T>(elements);
-      if constexpr (Factor::kAlongDepth) row = factor_.after(row, kApart);
+      for (int i = 0; i < kElements; ++i) staged_[slot][i] = factor_.at(row, columns[i]);
+      if constexpr (Factor::kAlongDepth) row = factor_.after(row, slot < more_ ? kApart : 0);
     }
   }
 
@@ -67,12 +70,12 @@ class Loader {
     for (int slot = 0; slot < kSlots; ++slot) {
       Word<T>* to = plane + place<T, Factor>(row_in_tile(slot), word_in_step(slot));
       if constexpr (sizeof(T) == 4 && Words<T>::kTensorCores) {
-        const float x = bits_as<float>(staged_[slot]);
+        const float x = staged_[slot][0];
         const uint32_t high = to_tf32(x);
         *to = high;
         if (low) to[kPlane<T>] = rest_of_tf32(x, high);
       } else {
-        *to = staged_[slot];
+        *to = to_word<T>(staged_[slot]);
       }
     }
   }
@@ -97,8 +100,8 @@ class Loader {
 
   const Factor& factor_;
   typename Factor::Row row_;  // of the first slot
-  int count_;                 // slots whose row is there
-  Word<T> staged_[kSlots];
+  int more_;                  // slots after the first whose row is there
+  Device<T> staged_[kSlots][kElements];
 };
 
 // The 32 sums of a thread: 2 x 4 fragments of mma.sync, of which it has two neighbours in each of two rows.
@@ -158,10 +161,15 @@ __device__ __forceinline__ void multiply_on_tensor_cores(const Word<T>* a, const
       if constexpr (low) b_part(b + kPlane<T>, k, j, b_low);
 #pragma unroll
       for (int i = 0; i < kAcross; ++i) {
-        multiply_add<T>(sums.high[i][j], a_high[i], b_high);
         if constexpr (low) {
+          float part[4] = {};
+          multiply_add<T>(part, a_high[i], b_high);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) sums.high[i][j][e] += part[e];
           multiply_add<T>(sums.low[i][j], a_high[i], b_low);
           multiply_add<T>(sums.low[i][j], a_low[i], b_high);
+        } else {
+          multiply_add<T>(sums.high[i][j], a_high[i], b_high);
         }
       }
     }
@@ -259,7 +267,7 @@ __device__ void finish_tile(const Sums<T>& sums, const Place& at, Compute<T>* sh
 }
 
 template <class T, class A, class B>
-__global__ void __launch_bounds__(kTileThreads, sizeof(T) == 8 ? 2 : 3)
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     matrix_product(const A a, const B b, const Result<T> result, const Parts<T> parts, const Cut cut) {
   LPS_SHARED(Word<T>, shared);
   constexpr int kBuffer = kPlanes<T> * kPlane<T>, kDepth = kWords * Words<T>::kElements;

@@ -185,11 +185,11 @@ struct MaskedWeights {
   __device__ Row after(Row row, int count) const { return row + count * inputs; }
   __device__ Column column(int k) const { return k; }
   __device__ Device<T> at(Row row, Column k) const {
-    if (k >= inputs) return zero<T>();
-    const int64_t i = row + k;
+    const int64_t i = row + min(static_cast<int64_t>(k), inputs - 1);
     const Device<T> value = w_bar[i];
-    const bool kept = (owner[i] & kOwnerTask) == task || (bits[i / 8] >> (i % 8) & 1) != 0;
-    return kept ? value : zero<T>();
+    const uint8_t of = owner[i], eight = bits[i / 8];
+    const bool kept = (of & kOwnerTask) == task || (eight >> (i % 8) & 1) != 0;
+    return k < inputs && kept ? value : zero<T>();
   }
 };
 

@@ -34,21 +34,35 @@ struct WeightSearch {
     }
   }
 
+  // Calls f with the keys from `first` on, every `step`th, but not with 0. Several are on their way from memory
+  // together.
+  template <class F, class KeyAt>
+  __device__ __forceinline__ static void visit_keys(uint32_t first, uint32_t end, uint32_t step, const F& f,
+                                                    const KeyAt& key_at) {
+    constexpr uint32_t kTogether = 4;
+    for (uint32_t i = first; i < end; i += kTogether * step) {
+      Key keys[kTogether];
+#pragma unroll
+      for (uint32_t u = 0; u < kTogether; ++u) keys[u] = i + u * step < end ? key_at(i + u * step) : Key{0};
+#pragma unroll
+      for (uint32_t u = 0; u < kTogether; ++u) {
+        if (keys[u] != 0) f(keys[u]);
+      }
+    }
+  }
+
   // The key of rank `wanted` among the candidates of all chunks, or among all coordinates.
   __device__ __forceinline__ RankedKey<Key> among_candidates(Key low, Key high, uint32_t wanted) const {
     return radix_select(shared, low, high, wanted, [&](const auto& f) {
       for_chunks([&](uint32_t chunk, uint32_t member, uint32_t members) {
         const uint32_t inside = tally(chunk).inside;
-        for (uint32_t i = member; i < inside; i += members) f(candidate(chunk, i));
+        visit_keys(member, inside, members, f, [&](uint32_t i) { return candidate(chunk, i); });
       });
     });
   }
   __device__ __forceinline__ RankedKey<Key> among_all(uint32_t wanted) const {
     return radix_select(shared, kLowestKey<T>, kHighestKey<T>, wanted, [&](const auto& f) {
-      for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
-        const Key found = key(i);
-        if (found != 0) f(found);
-      }
+      visit_keys(threadIdx.x, count, kSelectThreads, f, [&](uint32_t i) { return key(i); });
     });
   }
 

@@ -2,7 +2,6 @@
 #include <cuda_runtime.h>
 
 #include <stdexcept>
-#include <string>
 
 #include "runtime.h"
 
@@ -14,7 +13,21 @@ void check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
+// 13000 is CUDA 13.0.
+std::string version_text(int version) {
+  return "CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
 }  // namespace
+
+std::string driver_problem() {
+  int version = 0;
+  check(cudaDriverGetVersion(&version), "cudaDriverGetVersion");
+  if (version == 0) return "no driver of a GPU was found";
+  if (version / 1000 >= CUDART_VERSION / 1000) return "";
+  return "the driver is for " + version_text(version) + ", the kernels were built with " +
+         version_text(CUDART_VERSION) + "; update the driver";
+}
 
 int multiprocessors(int device) {
   int count = 0;

@@ -46,11 +46,11 @@ __device__ __forceinline__ bool is_trivial(const SelectJob& job) { return job.ke
 
 // One coordinate of each of kSample stretches of a layer; a fixed sequence, so that every run does the same.
 __device__ __forceinline__ int64_t drawn_coordinate(int draw, int64_t count) {
-  const uint32_t stretch = static_cast<uint32_t>(count / kSample);
+  const int64_t begin = draw * count / kSample, end = (draw + 1) * count / kSample;
   uint32_t random = static_cast<uint32_t>(draw) * 0x9e3779b9u;
   random = (random ^ random >> 16) * 0x85ebca6bu;
   random = (random ^ random >> 13) * 0xc2b2ae35u;
-  return static_cast<int64_t>(draw) * stretch + (random ^ random >> 16) % stretch;
+  return begin + (random ^ random >> 16) % static_cast<uint32_t>(end - begin);
 }
 
 template <class T>
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kSelectThreads, kSelectBlocks) sample_kernel(S
     const double slack = 5 * sqrt(max(rank * (1 - share), 1.0)) + 8;
     const double few = rank - slack, many = rank + slack;
     if (many < members) low = radix_select(ranks, low, high, static_cast<uint32_t>(many), visit).key;
-    if (few >= 1 && low < high) {
+    if (few >= 1 && few <= members && low < high) {
       high = radix_select(ranks, low, high, static_cast<uint32_t>(few), visit).key;
     }
   }

@@ -6,7 +6,7 @@
 
 namespace lps {
 
-constexpr int kParcelWords = 960;  // 3840 bytes: arguments of a launch have 4096
+constexpr int kParcelWords = 8184;  // 32,736 bytes: the arguments of a launch have 32,764
 constexpr int kParcelThreads = 256;
 
 struct Parcel {

@@ -30,6 +30,9 @@ def cuda(native_active: bool) -> tuple[bool, str]:
         return False, f"the native library was built without them; {REMEDY}"
     if torch.version.cuda is None:
         return False, f"the native library has them, but torch {torch.__version__} is built without CUDA"
+    problem = torch.ops.lps._cuda_driver_problem()
+    if problem:
+        return False, f"the native library has them, but {problem}"
     return True, f"in the native library, for compute capability 7.5 and later; torch has CUDA {torch.version.cuda}"
 
 

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from lps_kernels._checks import FLOATS, check_dtype, check_like, check_shape, refuse_unless
+from lps_kernels._checks import FLOATS, check_device, check_dtype, check_like, check_shape, refuse_unless
 from lps_kernels._registry import Args, BadInput, Cost, Sample, declare
 from lps_kernels._samples import EDGE_SIZES, OWNER_TASK, Draw, strided
 from lps_kernels.ops._matrix import (
@@ -94,6 +94,7 @@ def _masked_fake(
     refuse_unless(w_bar.dim() == 2, op, "w_bar", "2 dimensions", w_bar.dim())
     check_shape(op, "w_bar", w_bar, [w_bar.shape[0], x.shape[-1]], "the inputs of x")
     check_like(op, "owner", owner, "w_bar", w_bar, torch.uint8)
+    check_device(op, "bits", bits, "x", x)
     check_dtype(op, "bits", bits, (torch.uint8,))
     check_shape(op, "bits", bits, [packed_size(w_bar.numel())], f"one bit for each of {w_bar.numel()} weights")
     refuse_unless(1 <= task <= OWNER_TASK, op, "task", f"1 to {OWNER_TASK}", task)
@@ -279,6 +280,11 @@ def _masked_bad_inputs() -> Iterator[BadInput]:
     )
     yield BadInput(
         "bits dtype", (x, w_bar, owner, bits.bool(), 1, None, False), f"{op}: bits: expected dtype uint8, got bool"
+    )
+    yield BadInput(
+        "bits device",
+        (x, w_bar, owner, bits.to("meta"), 1, None, False),
+        f"{op}: bits: expected device cpu (that of x), got meta",
     )
     yield BadInput("task", (x, w_bar, owner, bits, 128, None, False), f"{op}: task: expected 1 to 127, got 128")
     yield BadInput(

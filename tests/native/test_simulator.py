@@ -96,6 +96,16 @@ def test_tensor_cores_multiply_as_matrices_do(factor: int, dtype: torch.dtype, d
     torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("factor", [0, 1, 2])
+def test_tensor_cores_cut_off_what_does_not_fit(factor: int, demo: ModuleType) -> None:
+    a, b, depth = [0.0] * 16 * 16, [0.0] * 8 * 16, 16
+    a[::depth], b[::depth] = [2.0**-12] * 16, [1.875 * 2.0**-12] * 8
+    for sign in (1.0, -1.0):
+        # The nearest float to 1 + 1.875 * 2^-24 is 1 + 2^-23.
+        got = demo.product(runner(demo), factor, [sign * value for value in a], b, [sign] * 16 * 8)
+        assert got == [sign] * 16 * 8
+
+
 @pytest.mark.parametrize(
     ("fault", "at", "message"),
     [
