@@ -51,10 +51,10 @@ simulator_switch:
 namespace simulator {
 namespace {
 
-constexpr size_t kStack = 64 << 10;
-constexpr size_t kGuard = 4096;     // below each stack, not to be touched: an overflow stops the process
-constexpr unsigned kNoOrder = 1;    // a switch orders no memory accesses: only barriers do
-constexpr int kSavedRegisters = 6;  // by simulator_switch
+constexpr size_t kStack = 128 << 10;  // a launch may have 32 KiB of arguments, and a copy of them
+constexpr size_t kGuard = 4096;       // below each stack, not to be touched: an overflow stops the process
+constexpr unsigned kNoOrder = 1;      // a switch orders no memory accesses: only barriers do
+constexpr int kSavedRegisters = 6;    // by simulator_switch
 
 // Of whoever resumes.
 struct Owner {
