@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from benchmarks.timing import Thunk, time_call
 from lps_kernels._registry import Args, Op
 
 DEVICES = ("cpu", "cuda")
+HEAD_START_CYCLES = 10_000_000  # 5 ms or more: time to enqueue some hundred launches
 # Products gain from tensor cores in 16-bit floats; the other operators' workloads are in fp32 unless asked otherwise.
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float16, torch.bfloat16)}
 
@@ -49,9 +51,11 @@ class Device:
         found: dict[str, Callable[..., Any]] = {}
         if why_not_active("cuda") is None:
             found["cuda"] = op.overload
-        from lps_kernels.backends.triton import KERNELS  # noqa: PLC0415 - not every machine has Triton
+        if find_spec("triton") is not None:
+            from lps_kernels.backends.triton import KERNELS  # noqa: PLC0415 - not every machine has Triton
 
-        return {**found, "triton": KERNELS[op.name], "reference": op.reference}
+            found["triton"] = KERNELS[op.name]
+        return {**found, "reference": op.reference}
 
     def place(self, calls: list[Args]) -> list[Args]:
         """The calls with their tensors on the device and their floats in its dtype."""
@@ -64,11 +68,19 @@ class Device:
             return value
         return value.to(self.name, self.dtype if value.dtype == torch.float32 else value.dtype)
 
+    def warm_up(self, function: Thunk) -> None:
+        """On a GPU a first call may compile, tune or load a library for seconds; it is not to be timed."""
+        if self.on_gpu:
+            function()
+            torch.cuda.synchronize()
+
     def time(self, function: Thunk) -> float:
         """Seconds of one call: of the device's work on a GPU, of the call itself on the CPU."""
         if not self.on_gpu:
             return time_call(function)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        # While the device sleeps the host gets ahead of it, so that no launch has to wait for Python.
+        torch.cuda._sleep(HEAD_START_CYCLES)  # type: ignore[no-untyped-call]
         start.record()
         function()
         end.record()

@@ -16,6 +16,7 @@ from benchmarks.devices import Device
 from benchmarks.peers import UnavailableError
 from benchmarks.roofline import roofline
 from benchmarks.timing import measure
+from lps_kernels._registry import REGISTRY
 from lps_kernels._selftest import failure
 
 FORMAT = "lps benchmark table 2"
@@ -55,12 +56,16 @@ def measure_row(op: str, network: str, device: Device = CPU) -> Row:
     here = case(op, network, device)
     traffic = here.traffic()
     ours, *others = runners(op, device)
-    functions = {}
-    for runner in (ours, *others):
+    functions = {ours: here.thunk(ours)}
+    device.warm_up(functions[ours])
+    for runner in others:
         try:
-            functions[runner] = here.thunk(runner)
-        except UnavailableError as error:
-            print(f"{op:<18}{network:<13}without {runner}: {error}", flush=True)
+            thunk = here.thunk(runner)
+            device.warm_up(thunk)
+        except (UnavailableError, RuntimeError) as error:  # a device may lack what a peer needs
+            print(f"{op:<18}{network:<13}without {runner}: {str(error).splitlines()[0]}", flush=True)
+        else:
+            functions[runner] = thunk
     limit = roofline(traffic.working_set, traffic.written / traffic.moved, device.name)
     timings = measure({**functions, **limit.thunks}, SECONDS, timer=device.time)
     best = timings[ours]
@@ -77,9 +82,13 @@ def print_table(
     print(HEADER)
     rows = []
     for op in ops:
-        wrong = failure(op, device.name)
-        if wrong is not None:
-            print(f"{op:<18}not timed: {wrong}", flush=True)
+        checks = [
+            f"{backend}: {wrong}"
+            for backend, function in device.backends(REGISTRY[op]).items()
+            if backend != "reference" and (wrong := failure(op, device.name, function)) is not None
+        ]
+        if checks:
+            print(f"{op:<18}not timed: {'; '.join(checks)}", flush=True)
             continue
         for network in networks:
             row = measure_row(op, network, device)

@@ -22,16 +22,27 @@ def main() -> int:
         print(f"  {backend.name:<10} {'active' if backend.active else 'inactive':<9} {backend.reason}")
     native = lps_kernels.backends()[0].active
     print(f"\ncpu instruction set: {torch.ops.lps._cpu_isa() if native else 'that of torch'}")
-    print(f"\nself-test: {len(REGISTRY)} operators against their references")
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    print(f"\nself-test: {len(REGISTRY)} operators against their references, on {' and '.join(devices)}")
     failed = 0
-    for name, op in REGISTRY.items():
-        kernel = "native" if torch._C._dispatch_has_kernel_for_dispatch_key(f"lps::{name}", "CPU") else "reference"
-        calls = sum(1 for dtype in op.dtypes for _ in op.samples(dtype))
-        problem = failure(name)
-        failed += problem is not None
-        print(f"  {name:<18} {kernel:<10} {f'ok, {calls} calls' if problem is None else f'FAILED: {problem}'}")
-    print(f"\n{len(REGISTRY) - failed} passed, {failed} failed")
+    for device in devices:
+        for name, op in REGISTRY.items():
+            calls = sum(1 for dtype in op.dtypes for _ in op.samples(dtype))
+            problem = failure(name, device)
+            failed += problem is not None
+            outcome = f"ok, {calls} calls" if problem is None else f"FAILED: {problem}"
+            print(f"  {name:<18} {device:<5} {_kernel(name, device):<10} {outcome}")
+    print(f"\n{len(REGISTRY) * len(devices) - failed} passed, {failed} failed")
     return 1 if failed else 0
+
+
+def _kernel(name: str, device: str) -> str:
+    """The backend that serves the operator on this device."""
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"lps::{name}", device.upper()):
+        return "reference"
+    if device == "cpu":
+        return "native"
+    return next(backend.name for backend in lps_kernels.backends() if backend.active and backend.name != "native")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import torch
@@ -15,17 +15,18 @@ LARGEST_TERM = 16.0
 
 
 @cache
-def failure(name: str, device: str = "cpu") -> str | None:
+def failure(name: str, device: str = "cpu", function: Callable[..., object] | None = None) -> str | None:
     """What the operator gets wrong on its samples, against its reference; None where it gets all of them right.
 
-    The reference runs on the CPU, the operator where it is asked for.
+    The reference runs on the CPU, the operator where it is asked for: as it is dispatched there, or by ``function``.
     """
     op = REGISTRY[name]
+    run = op.overload if function is None else function
     for dtype in op.dtypes:
         # Samples are the same at every draw, so two draws give arguments that may be mutated apart.
         for ours, theirs in zip(op.samples(dtype), op.samples(dtype), strict=True):
             args = ours.args if device == "cpu" else tuple(moved(argument, device) for argument in ours.args)
-            actual = [args, op.overload(*args)]
+            actual = [args, run(*args)]
             expected = [theirs.args, op.reference(*theirs.args)]
             try:
                 _compare(op, dtype, [t.cpu() for t in tensors_in(actual)], list(tensors_in(expected)))

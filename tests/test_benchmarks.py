@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from benchmarks.figures.figure import Figure, faster, typically_within, within
 from benchmarks.figures.picture import draw, margin
@@ -91,7 +92,11 @@ def test_every_callable_is_timed_in_turns() -> None:
             "absent.json: expected the results.json of a run, got File",
         ),
         (["costs", "--save", "absent/costs.json"], "--save: absent/costs.json cannot be written"),
-        (["--device", "cuda"], "no kernels of ours run on cuda: torch"),
+        pytest.param(
+            ["--device", "cuda"],
+            "no kernels of ours run on cuda: torch",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there"),
+        ),
         (["table", "--device", "gpu"], "argument --device: invalid choice: 'gpu'"),
         (["figures", "kernels", "--picture", "absent/picture.svg"], "--picture: absent/picture.svg cannot be written"),
     ],

@@ -7,9 +7,11 @@ of the library in the place of the CUDA ones, and ``TRITON_INTERPRET=1`` lets Tr
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import lps
 import pytest
 import torch
 from torch import Tensor
@@ -31,7 +33,7 @@ from tests.helpers import (
     small_samples,
     tensors_in,
 )
-from tests.toy import QUICK, inputs_of, toy_net, toy_task
+from tests.toy import QUICK, inputs_of, toy_mlp, toy_net, toy_task
 
 DEVICE = os.environ.get("LPS_TEST_DEVICE", "cuda")
 ON_GPU = DEVICE == "cuda"
@@ -154,26 +156,22 @@ def test_gradients_are_those_of_the_reference(name: str) -> None:
         assert_same_bits([gradients[1]], [gradients[0]], f"{name}, {sample.name}")
 
 
-@pytest.fixture
-def _refuse_to_wait() -> Iterator[None]:
-    """Every wait of the host for the device is an error."""
-    torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
-
-
 @needs_gpu
-@pytest.mark.usefixtures("_refuse_to_wait")
 @each_backend
 @each_op
 def test_no_call_waits_for_the_device(op: Op, backend: str) -> None:
     run = implementation(op, backend)
     for sample in small_samples(op, op.dtypes[0], limit=3, most=10_000):
-        torch.cuda.set_sync_debug_mode("default")
         args, again = placed(sample.args), placed(sample.args)
-        run(*args)  # compiles, builds tables
-        torch.cuda.set_sync_debug_mode("error")
+        run(*args)  # compiles, allocates
+        torch.cuda.synchronize()
+        slept = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(500_000_000)  # type: ignore[no-untyped-call] # a quarter of a second
+        slept.record()
         run(*again)
+        woken = slept.query()  # type: ignore[no-untyped-call]
+        assert not woken, f"{op.name}, {sample.name}: the call returned only after the device had woken up"
+        torch.cuda.synchronize()
 
 
 @needs_gpu
@@ -216,6 +214,7 @@ def test_a_step_captured_in_a_graph_goes_on_counting() -> None:
     for _ in range(5):
         eager.step()
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         captured.step()
     side.synchronize()
@@ -263,7 +262,7 @@ def test_offsets_have_64_bits() -> None:
     assert int(lps_kernels.unpack_bits(lps_kernels.pack_bits(mask), [count]).sum()) == count
 
 
-def test_learning_forgets_nothing() -> None:
+def test_learning_forgets_nothing(tmp_path: Path) -> None:
     tasks, net = [toy_task(seed) for seed in range(3)], toy_net().to(DEVICE)
 
     def answer() -> Tensor:
@@ -277,3 +276,6 @@ def test_learning_forgets_nothing() -> None:
     for task in tasks[1:]:
         net.learn(task, QUICK)
     assert_same_bits([answer()], [before], "task 1")
+    net.save(tmp_path / "model.lps")
+    elsewhere = lps.load(tmp_path / "model.lps", backbone=toy_mlp())  # on the CPU
+    assert [elsewhere.digest(task) for task in (1, 2, 3)] == [net.digest(task) for task in (1, 2, 3)]

@@ -27,7 +27,7 @@ import triton.language as tl
 
 from benchmarks.gpu import model, tables
 from benchmarks.gpu.__main__ import main
-from benchmarks.gpu.architectures import LIMITS, REGISTERS, resident_blocks
+from benchmarks.gpu.architectures import LIMITS, REGISTERS, occupancy, resident_blocks
 from benchmarks.gpu.gate import jobs_of, run
 from benchmarks.gpu.nvcc_report import CUDA, compile_source, demangled, named, nvcc
 from benchmarks.gpu.resources import Kernel, Report
@@ -130,8 +130,12 @@ def test_low_occupancy_is_seen(tmp_path: Path) -> None:
 
 @needs_nvcc
 def test_what_does_not_fit_is_seen(tmp_path: Path) -> None:
-    problems = cuda_problems(tmp_path, COPY, "copy_kernel, 1, 128, 1 << 20, nullptr, nullptr")
-    assert problems == ["nvcc, sm_80: copy_kernel does not fit onto a multiprocessor"]
+    problems = cuda_problems(tmp_path, COPY, "copy_kernel, 1, 128, (48 << 10) + 1, nullptr, nullptr")
+    assert problems == [
+        "nvcc, sm_80: copy_kernel is launched with 49153 bytes of shared memory, where 49152 are allowed"
+    ]
+    kernel = Kernel("triton", "sm_80", "copy[fp32]", 32, 0, 0, 1 << 20, 128, occupancy(80, 32, 128, 1 << 20))
+    assert Report([kernel]).problems() == ["triton, sm_80: copy[fp32] does not fit onto a multiprocessor"]
 
 
 @needs_nvcc

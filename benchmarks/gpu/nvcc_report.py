@@ -21,6 +21,9 @@ INCLUDES = [f"-I{CUDA.parent}", f"-I{CUDA}"]
 # As in csrc/cuda/kernels.cmake, with the figures printed.
 FLAGS = ["-std=c++17", "--fmad=false", "-Werror", "all-warnings", "-Xptxas", "-v,-warn-spills,-Werror"]
 
+# Bytes of dynamic shared memory of a block, unless a kernel is marked for more; ours are not.
+DYNAMIC_SHARED = 48 << 10
+
 
 def nvcc() -> str | None:
     """The compiler, if there is one."""
@@ -71,6 +74,9 @@ def _wrong_launch(launches: set[Launch] | None, bound: int | None) -> str | None
     if bound is None or threads > bound:
         bounds = f"launch bounds of {bound}" if bound else "no launch bounds"
         return f"is launched with {threads} threads, but has {bounds}"
+    shared = max(launch.shared for launch in launches)
+    if shared > DYNAMIC_SHARED:
+        return f"is launched with {shared} bytes of shared memory, where {DYNAMIC_SHARED} are allowed"
     return None
 
 

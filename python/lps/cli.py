@@ -15,6 +15,7 @@ import torch
 
 from lps.errors import ConfigError, LPSError
 from lps.settings import check_threads
+from lps_kernels.tf32 import hold_torch_to_it
 
 COMMANDS = {
     "train": "learn a benchmark's tasks one after another into one file",
@@ -79,7 +80,7 @@ def check_output(output: str, sources: Iterable[str | Path]) -> Path:
 
 
 def use_device(name: str, threads: int | None) -> torch.device:
-    """The device of this name, or a refusal; sets torch's threads."""
+    """The device of this name, or a refusal; sets torch's threads, and TF32 where that is asked for."""
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -88,6 +89,7 @@ def use_device(name: str, threads: int | None) -> torch.device:
         raise ConfigError(f"device: expected cpu, cuda or cuda:N, got {name}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device: got {name}, but torch finds {torch.cuda.device_count()} CUDA devices; use cpu")
+    hold_torch_to_it()
     if threads is not None:
         check_threads(threads)
         torch.set_num_threads(threads)
