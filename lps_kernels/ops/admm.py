@@ -128,6 +128,16 @@ def _samples(dtype: torch.dtype) -> Iterator[Sample]:
     v[0].view(-1)[3::7] = float("nan")
     centre[0].view(-1)[5::11] = float("inf")
     yield _sample("NaN and Inf", v, centre, owner, "irregular", "irregular", False)
+    for fresh in (False, True):
+        v, centre, owner = _state(draw, [(40, 50)], dtype, 0.5)
+        # Zeros of either sign meet zeros of either sign, free and owned, kept and not.
+        v[0].view(-1)[::2] = 0.0
+        v[0].view(-1)[::4] = -0.0
+        centre[0].view(-1)[::3] = 0.0
+        centre[0].view(-1)[::6] = -0.0
+        yield _sample(
+            f"signed zeros, fresh {fresh}", v, centre, owner, "irregular", "irregular", fresh, keep=(0.2, 0.7)
+        )
     v, centre, owner = _state(draw, [(12, 10)], dtype, 0.5)
     yield _sample("v not contiguous", [strided(v[0])], centre, owner, "filter", "irregular", False)
 

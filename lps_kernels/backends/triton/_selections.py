@@ -190,7 +190,8 @@ def values_of(source, index, mask, DUAL: tl.constexpr):
     if DUAL:
         centre = widen(tl.load(centres + index, mask=mask, other=0))
         kept = owner >= 0x80
-        value += tl.where(free, tl.where(kept, 0.0, -centre), kept.to(centre.dtype) - centre)
+        # Triton's unary minus is 0 - centre, which makes +0.0 of +0.0.
+        value += tl.where(free, tl.where(kept, 0.0, centre * -1.0), kept.to(centre.dtype) - centre)
     return value, owner, mask & ((region == 0) | (free == (region == 1)))
 
 

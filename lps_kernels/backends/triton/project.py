@@ -131,7 +131,8 @@ def _update_chunk(
     shares = _survives(row + FIELDS, found + STATE, keys, s, mask & ~free, begin, mask, BLOCK)
     kept = kept | shares
     shared = kept.to(s.dtype)
-    centre = tl.where(free, tl.where(kept, s, -s), shared - (s - shared))
+    # Triton's unary minus is 0 - s, which makes +0.0 of +0.0.
+    centre = tl.where(free, tl.where(kept, s, s * -1.0), shared - (s - shared))
     tl.store(pointer(row, CENTRE, DTYPE, ALIGNED) + begin + index, centre, mask=mask)
     owner = (owner & 0x7F) | (kept.to(tl.uint8) << 7)
     tl.store(pointer(row, OWNER, tl.uint8, ALIGNED) + begin + index, owner, mask=mask)
