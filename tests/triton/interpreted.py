@@ -195,6 +195,7 @@ def selection_cases() -> list[tuple[str, Tensor, int]]:
         ("below", large, 6000),
         ("crowded", x, 10_000),
         ("ties", equal, 12_000),
+        ("all", x, WEIGHTS),
     ]
 
 
@@ -211,9 +212,11 @@ def test_every_way_to_a_threshold_is_exact(case: str, x: Tensor, keep: int, monk
         assert state[INSIDE.value] > room
     elif case == "ties":
         assert state[WANTED.value] > CUT.chunk
-    else:
+    elif case == "inside":
         assert 0 < state[INSIDE.value] <= room
-    assert state[THRESHOLD.value] == int(x.sort(descending=True).values[keep - 1].view(torch.int32))
+    # Where all are kept, that is known without a search.
+    worst = 0 if case == "all" else int(x.sort(descending=True).values[keep - 1].view(torch.int32))
+    assert state[THRESHOLD.value] == worst
     same_as_reference("project", ([x], [], [keep], [1, len(x), 1], "magnitude", "all", "values"))
 
 

@@ -221,8 +221,9 @@ def _resolve(
     to_inside = to_top + count
     to_bottom = to_inside + entry(found, AT_BOTTOM)
     is_inside = (to_top < keep) & (keep <= to_inside)
-    # Fewer groups than are to be kept are kept all, from the lowest key on.
-    missed = (above >= keep) | ((to_bottom < keep) & (low > entry(row, LOW)))
+    # Fewer groups than are to be kept are kept all, from the lowest key on; so are all that there are, without a search.
+    too_high = (above >= keep) & (keep < entry(row, GROUPS))
+    missed = too_high | ((to_bottom < keep) & (low > entry(row, LOW)))
     lacks_room = is_inside & (count > entry(row, ROOM))
     at_top = to_top >= keep
     threshold = tl.where(at_top, high, low)
