@@ -15,12 +15,14 @@ from torch import Tensor
 
 from lps_kernels._checks import (
     FLOATS,
+    alike,
     check_choice,
     check_device,
     check_dtype,
     check_length,
     check_like,
     dtype_name,
+    refuse,
     refuse_unless,
 )
 from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, declare
@@ -96,9 +98,9 @@ def check_views(op: str, argument: str, views: Sequence[int], x: Sequence[Tensor
     expected = f"{3 * len(x)} ints (A, G, B of each layer)"
     refuse_unless(len(views) == 3 * len(x), op, argument, expected, len(views))
     for layer, (tensor, view) in enumerate(zip(x, views_of(views), strict=True)):
-        fits = min(view) >= 0 and prod(view) == tensor.numel()
-        weights = f"A * G * B = {tensor.numel()} (the weights of layer {layer})"
-        refuse_unless(fits, op, f"{argument}[{layer}]", weights, list(view))
+        if min(view) < 0 or prod(view) != tensor.numel():
+            weights = f"A * G * B = {tensor.numel()} (the weights of layer {layer})"
+            refuse(op, f"{argument}[{layer}]", weights, list(view))
 
 
 def check_layers(op: str, argument: str, layers: Sequence[Tensor], allowed: Sequence[torch.dtype]) -> None:
@@ -106,9 +108,9 @@ def check_layers(op: str, argument: str, layers: Sequence[Tensor], allowed: Sequ
     for layer, tensor in enumerate(layers):
         check_dtype(op, f"{argument}[{layer}]", tensor, allowed)
         check_device(op, f"{argument}[{layer}]", tensor, f"{argument}[0]", layers[0])
-        expected = f"dtype {dtype_name(layers[0].dtype)} (that of {argument}[0])"
-        same = tensor.dtype == layers[0].dtype
-        refuse_unless(same, op, f"{argument}[{layer}]", expected, dtype_name(tensor.dtype))
+        if tensor.dtype != layers[0].dtype:
+            expected = f"dtype {dtype_name(layers[0].dtype)} (that of {argument}[0])"
+            refuse(op, f"{argument}[{layer}]", expected, dtype_name(tensor.dtype))
 
 
 def check_companions(
@@ -122,7 +124,8 @@ def check_companions(
     """One tensor a layer, each shaped like its layer."""
     check_length(op, argument, tensors, len(layers), "tensors")
     for layer, (tensor, model) in enumerate(zip(tensors, layers, strict=True)):
-        check_like(op, f"{argument}[{layer}]", tensor, f"{name}[{layer}]", model, dtype)
+        if not alike(tensor, model, dtype):
+            check_like(op, f"{argument}[{layer}]", tensor, f"{name}[{layer}]", model, dtype)
 
 
 def check_region(
