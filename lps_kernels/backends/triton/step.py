@@ -1,4 +1,4 @@
-"""The masked proximal optimiser step in Triton: one launch for all layers."""
+"""The masked proximal optimiser step in Triton: one launch for all layers, and one before it that reads a clock."""
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 # ruff: noqa: N803, SIM300
 
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lps_kernels._checks import check_contiguous, check_no_overlap
+from lps_kernels._checks import STATE_FLOATS, check_contiguous, check_no_overlap
 from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton import _launch
 from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_of, parts_of
@@ -23,6 +23,7 @@ from lps_kernels.ops.step import MOVES, _named
 COUNT, FIRST, EFFECTIVE, GRAD, V, W_BAR, CENTRE, OWNER, EXP_AVG, EXP_AVG_SQ = (tl.constexpr(i) for i in range(10))
 FIELDS = tl.constexpr(10)
 _WARPS = 8
+_CLOCK_OPTIONS: dict[str, object] = {"num_warps": 1, **EXACT}
 
 
 @triton.jit
@@ -55,6 +56,14 @@ def _power(base, exponent):
         square, square_low = _times(square, square_low, square, square_low)
         exponent = exponent >> 1
     return result
+
+
+@triton.jit
+def _read_clock(clock, scales, beta1: tl.float64, beta2: tl.float64, lr: tl.float64):
+    """What a step of Adam takes from its number: the step size, and what the root of the mean square is scaled by."""
+    step = tl.load(clock)
+    tl.store(scales, tl.full((), lr, tl.float64) / (1.0 - _power(tl.full((), beta1, tl.float64), step)))
+    tl.store(scales + 1, 1.0 / tl.sqrt(1.0 - _power(tl.full((), beta2, tl.float64), step)))
 
 
 @triton.jit
@@ -138,7 +147,7 @@ def _adam_chunk(
 @triton.jit
 def _adam(
     table,
-    clock,
+    scales,
     rows,
     beta1: tl.float64,
     beta2: tl.float64,
@@ -147,7 +156,6 @@ def _adam(
     eps: tl.float64,
     rho: tl.float64,
     tau: tl.float64,
-    lr: tl.float64,
     step_size: tl.float64,
     inverse_root: tl.float64,
     TIMED: tl.constexpr,
@@ -162,9 +170,8 @@ def _adam(
     size = tl.full((), step_size, tl.float64)
     inverse = tl.full((), inverse_root, tl.float64)
     if TIMED:
-        step = tl.load(clock)
-        size = tl.full((), lr, tl.float64) / (1.0 - _power(tl.full((), beta1, tl.float64), step))
-        inverse = 1.0 / tl.sqrt(1.0 - _power(tl.full((), beta2, tl.float64), step))
+        size = tl.load(scales)
+        inverse = tl.load(scales + 1)
     scalars = (beta1, beta2, rest1, rest2, eps, rho, tau, size, inverse)
     if rest >= BLOCK:
         mask = everywhere(BLOCK)
@@ -289,9 +296,13 @@ def proximal_adam_(
     lists |= {EXP_AVG_SQ: exp_avg_sq} | ({CENTRE: centre} if centre else {})
     table, programs, is_aligned = _table(lists, counts)
     with on_device_of(v[0]):
+        scales = None
+        if clock is not None:
+            scales = torch.empty(2, dtype=torch.float64, device=clock.device)
+            _read_clock[(1,)](clock, scales, beta1, beta2, lr, **_CLOCK_OPTIONS)
         _adam[(programs,)](
             table,
-            table if clock is None else clock,
+            scales,
             len(v),
             beta1,
             beta2,
@@ -300,7 +311,6 @@ def proximal_adam_(
             eps,
             rho,
             tau,
-            lr,
             lr / (1 - beta1**step) if clock is None else 0.0,
             1 / sqrt(1 - beta2**step) if clock is None else 0.0,
             TIMED=clock is not None,
@@ -354,22 +364,30 @@ def proximal_grad_(
         )
 
 
-def _ahead(dtype: torch.dtype, moves: str, timed: bool) -> list[Ahead]:
+def _ahead(dtype: torch.dtype, moves: str, timed: bool = False, is_aligned: bool = True) -> list[Ahead]:
     """Both kernels for 53 layers."""
-    name = f"[{FLOATS[dtype]}, {moves}"
-    shared = {"PROXIMAL": True, "MOVES_WHICH": moves, "DTYPE": FLOATS[dtype], "ALIGNED": True, "ROWS": 64}
+    name = f"[{FLOATS[dtype]}, {moves}{', clock' * timed}{', unaligned' * (not is_aligned)}]"
+    shared = {"PROXIMAL": True, "MOVES_WHICH": moves, "DTYPE": FLOATS[dtype], "ALIGNED": is_aligned, "ROWS": 64}
     shared["BLOCK"] = _block(dtype)
     options = {"num_warps": _WARPS, **EXACT}
-    scalars = ("beta1", "beta2", "rest1", "rest2", "eps", "rho", "tau", "lr", "step_size", "inverse_root")
-    adam = {"table": "*i64", "clock": "*i64", "rows": "i32"} | dict.fromkeys(scalars, "fp64")
+    scalars = ("beta1", "beta2", "rest1", "rest2", "eps", "rho", "tau", "step_size", "inverse_root")
+    adam = {"table": "*i64", "rows": "i32"} | dict.fromkeys(scalars, "fp64")
     grad = {"table": "*i64", "rows": "i32", "rho": "fp64", "tau": "fp64"}
+    constants: dict[str, object] = {"TIMED": timed, **shared}
+    if timed:
+        adam["scales"] = "*fp64"
+    else:
+        constants["scales"] = None
     return [
-        Ahead(f"proximal_adam{name}{', clock' * timed}]", _adam, adam, {"TIMED": timed, **shared}, options),
-        *([] if timed else [Ahead(f"proximal_grad{name}]", _grad, grad, shared, options)]),
+        Ahead(f"proximal_adam{name}", _adam, adam, constants, options),
+        *([] if timed else [Ahead(f"proximal_grad{name}", _grad, grad, shared, options)]),
     ]
 
 
+_CLOCK_TYPES = {"clock": "*i64", "scales": "*fp64", "beta1": "fp64", "beta2": "fp64", "lr": "fp64"}
 AOT = [
-    *(ahead for dtype in (torch.float32, torch.float64) for moves in MOVES for ahead in _ahead(dtype, moves, False)),
-    *(ahead for dtype in (torch.float32, torch.float64) for ahead in _ahead(dtype, "all", True)),
+    Ahead("read_clock", _read_clock, _CLOCK_TYPES, {}, _CLOCK_OPTIONS),
+    *(ahead for dtype in STATE_FLOATS for moves in MOVES for ahead in _ahead(dtype, moves)),
+    *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, "all", timed=True)),
+    *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, "kept", is_aligned=False)),
 ]
