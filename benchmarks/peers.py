@@ -157,6 +157,18 @@ def _gathered(calls: list[Args]) -> Thunk:
     return lambda: [gathered_linear(*job).relu_() for job in jobs]
 
 
+def _whole(columns: Tensor, left: Tensor, inputs: int) -> Tensor:
+    """The matrix with zeros where columns were left out."""
+    return left.new_zeros(left.shape[0], inputs).index_copy_(1, columns.long(), left)
+
+
+def _columns_as_dense(calls: list[Args]) -> Thunk:
+    jobs = []
+    for x, packed, columns, _, bias, outputs, _ in calls:
+        jobs.append((x, _whole(columns, unpack_linear(packed, outputs), x.shape[-1]), bias))
+    return _dense_linear(jobs)
+
+
 def _masked_weights(calls: list[Args]) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Inputs, whole weight, the weights of the task (as flags) and bias of each call."""
     jobs = []
@@ -208,8 +220,7 @@ def _structured_as_dense(calls: list[Args]) -> Thunk:
     matrices = []
     for x, packed, columns, _, _, _, outputs, kernel, *_ in calls:
         left = unpack_conv(packed, outputs, len(columns))
-        whole = x.new_zeros(outputs, x.shape[1] * int(np.prod(kernel)))
-        matrices.append(whole.index_copy_(1, columns.long(), left))
+        matrices.append(_whole(columns, left, x.shape[1] * int(np.prod(kernel))))
     return _dense_conv(calls, matrices)
 
 
@@ -245,7 +256,7 @@ PEERS: dict[str, dict[str, Peer]] = {
     "proximal_adam_": {"fused Adam": _fused_adam},
     "pack_bits": {"np.packbits": _calls(_packbits)},
     "unpack_bits": {"np.unpackbits": _calls(_unpackbits)},
-    "structured_linear": {"gather + linear": _gathered},
+    "structured_linear": {"gather + linear": _gathered, "dense linear": _columns_as_dense},
     "masked_linear": {"where + linear": _where_linear, "dense linear": _masked_dense},
     "structured_conv1d": {"dense conv": _structured_as_dense},
     "structured_conv2d": {"dense conv": _structured_as_dense},
