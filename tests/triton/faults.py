@@ -1,6 +1,6 @@
 """Kernels with one fault each, to show that guarded memory and permuted orders expose it.
 
-TRITON_INTERPRET=1 python -m tests.triton.faults FAULT      none, too-far, too-early, allocated, order
+TRITON_INTERPRET=1 python -m tests.triton.faults FAULT      none, too-far, too-early, allocated, promise, order
 """
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 # ruff: noqa: N803
@@ -14,7 +14,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tests.triton.guard import GuardedAllocation, Order, forward, guarded, ordered, reverse, shuffled
+from tests.triton.guard import (
+    GuardedAllocation,
+    Order,
+    forward,
+    guarded,
+    hold_to_promises,
+    ordered,
+    reverse,
+    shuffled,
+)
 
 
 @triton.jit
@@ -23,6 +32,12 @@ def _copy(x, out, count, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     tl.store(out + index, tl.load(x + index + SHIFT, mask=inside), mask=inside)
+
+
+@triton.jit
+def _promise(x, out):
+    """Takes an address for a multiple of 16 bytes."""
+    tl.store(out, tl.load(tl.multiple_of(x, 16)))
 
 
 @triton.jit
@@ -60,6 +75,11 @@ def main() -> None:
     elif fault == "allocated":
         with GuardedAllocation(at_end=True):
             copy(torch.empty(13), shift=1)
+    elif fault == "promise":
+        hold_to_promises()
+        for start in (4, 0, 1):
+            _promise[(1,)](x[start:], torch.empty(1))
+            print(start, flush=True)
     else:
         print(*(last_winner(order) for order in (forward, reverse, shuffled(1), shuffled(2))))
 

@@ -3,7 +3,7 @@
     TRITON_INTERPRET=1 python -m tests.triton.run_samples
 
 Reads one task a line, ``operator dtype``, and answers with one line of JSON each. What a call reads or writes beside
-its tensors ends the process.
+its tensors ends the process. Tensors that end at a guard page begin at any address.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tests.triton.guard import (
     Order,
     forward,
     guarded,
+    hold_to_promises,
     ordered,
     reverse,
     shuffled,
@@ -128,6 +129,7 @@ def main() -> None:
     faulthandler.enable()
     torch.set_num_threads(1)
     spare_repetition()
+    hold_to_promises()
     for line in sys.stdin:
         print(json.dumps(run_task(*line.split())), flush=True)
 

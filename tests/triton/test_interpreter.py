@@ -1,7 +1,11 @@
-"""Every Triton kernel, interpreted, against its reference: same bits, nothing beside a tensor, any order."""
+"""Every Triton kernel, interpreted, against its reference: same bits, nothing beside a tensor, any order.
+
+And every launch, bound for a GPU that is not there, against what is compiled ahead of time.
+"""
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -10,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 
+pytest.importorskip("triton")
+
 from lps_kernels._registry import REGISTRY, Op
 from tests.helpers import each_op_and_dtype
-from tests.triton.workers import ROOT, Task, environment, interpret, run_all
-
-pytest.importorskip("triton")
+from tests.triton.run_samples import ways
+from tests.triton.workers import ROOT, Task, compile_only, environment, interpret, run_all
 
 
 def task_of(op: Op, dtype: torch.dtype) -> Task:
@@ -37,10 +42,19 @@ def test_interpreted_kernels_agree_with_the_reference(
     result = results[task_of(op, dtype)]
     assert "status" not in result, f"ended by signal {-result['status']}:\n{result['errors']}"
     assert not result["wrong"], "\n".join(result["wrong"])
-    samples = len(list(op.samples(dtype)))
-    assert result["samples"] == samples
-    # Large samples take turns in the two 16-bit dtypes; small ones are called more than once.
-    assert result["calls"] >= samples // 2
+    samples = list(op.samples(dtype))
+    assert result["samples"] == len(samples)
+    assert result["calls"] == sum(len(list(ways(op, sample, dtype, i))) for i, sample in enumerate(samples))
+
+
+def test_every_launch_is_compiled_ahead_of_time_too() -> None:
+    command = [sys.executable, "-m", "tests.triton.launches"]
+    done = subprocess.run(command, cwd=ROOT, env=compile_only(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["wrong"] == []
+    assert report["missing"] == []
+    assert report["launches"] > report["forms"] > len(REGISTRY)
 
 
 def test_what_the_samples_do_not_show() -> None:
@@ -72,6 +86,12 @@ def test_guarded_memory_holds_what_it_should() -> None:
 def test_a_kernel_that_reads_one_element_beside_a_tensor_is_killed(fault: str) -> None:
     done = interpret("faults", fault)
     assert done.returncode == -signal.SIGSEGV, done.stdout + done.stderr
+
+
+def test_a_broken_promise_of_alignment_is_seen() -> None:
+    done = interpret("faults", "promise")
+    assert done.stdout.split() == ["4", "0"]
+    assert "not a multiple of 16" in done.stderr
 
 
 def test_a_kernel_that_depends_on_the_order_of_programs_is_exposed() -> None:

@@ -1,7 +1,8 @@
-"""What all Triton kernels share on the host's side: sizes, tables in device memory, launch options, tuning."""
+"""What all Triton kernels share on the host's side: sizes, tables in device memory, launch options."""
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -60,6 +61,8 @@ class Sizes:
 
 sizes = Sizes()
 
+# Held while tables are looked up and made. Kernels are launched from any thread.
+_TABLES = threading.Lock()
 # By device, stream and key: a table is there for the stream that filled it.
 _REMEMBERED: OrderedDict[tuple[torch.device, int, Hashable], Any] = OrderedDict()
 _MOST_REMEMBERED = 64
@@ -69,19 +72,20 @@ _CAPTURED: dict[tuple[torch.device, Hashable], Any] = {}
 
 def remembered(device: torch.device, key: Hashable, build: Callable[[], T]) -> T:
     """What ``build`` made for this key before on the current stream; the 64 used last are kept."""
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        captured: T = _captured(device, key)
-        return captured
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    place = device, stream, key
-    if place in _REMEMBERED:
-        _REMEMBERED.move_to_end(place)
-    else:
-        _REMEMBERED[place] = build()
-        if len(_REMEMBERED) > _MOST_REMEMBERED:
-            _REMEMBERED.popitem(last=False)
-    found: T = _REMEMBERED[place]
-    return found
+    with _TABLES:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            captured: T = _captured(device, key)
+            return captured
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        place = device, stream, key
+        if place in _REMEMBERED:
+            _REMEMBERED.move_to_end(place)
+        else:
+            _REMEMBERED[place] = build()
+            if len(_REMEMBERED) > _MOST_REMEMBERED:
+                _REMEMBERED.popitem(last=False)
+        found: T = _REMEMBERED[place]
+        return found
 
 
 def _captured(device: torch.device, key: Hashable) -> Any:
@@ -116,11 +120,6 @@ def parts_of(count: int, size: int) -> int:
     return -(-count // size)
 
 
-def tuned(configs: Sequence[triton.Config], kernel: Any) -> Any:
-    """The kernel, tuned by trying these configurations once for every size class and set of dtypes.
-
-    Only for kernels that may run several times over the same arguments. A first call measures, which waits for the
-    device, so it comes before the call is captured in a CUDA graph. The interpreter takes the first configuration.
-    """
-    chosen = list(configs[:1] if INTERPRETING else configs)
-    return triton.autotune(configs=chosen, key=["size_class"])(kernel)
+def registers(most: int) -> dict[str, object]:
+    """The option that leaves a thread so many; AMD's compiler knows no such option."""
+    return {} if torch.version.hip else {"maxnreg": most}

@@ -6,8 +6,8 @@ to scratch memory and ``finish_kernel`` adds them up in their order. Without ato
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,16 +16,17 @@ import torch
 import triton
 from torch import Tensor
 
-from lps_kernels.backends.triton._launch import Ahead, on_device_of, parts_of, tuned
+from lps_kernels.backends.triton._launch import INTERPRETING, Ahead, on_device_of, parts_of, registers
 from lps_kernels.backends.triton._products import finish_kernel
 from lps_kernels.ops._matrix import Convolution
+from lps_kernels.tf32 import tf32_allowed
 
 # Splitting the depth counts tiles of this many examples and rows, and leaves each part a multiple of this depth.
 TYPICAL_TILE = 64
 PART_DEPTH = 128
 # Multiprocessors where there is no GPU: the interpreter splits small batches too.
 NO_PROCESSORS = 100
-FINISH_BLOCK = 1024
+FINISH_BLOCK = 512
 FINISH_OPTIONS: dict[str, object] = {"num_warps": 4}
 
 TYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -49,24 +50,42 @@ class Tile:
     @property
     def options(self) -> dict[str, object]:
         """What the compiler is told. NVIDIA's would spill a few registers to get more blocks onto a multiprocessor."""
-        most = {} if torch.version.hip else {"maxnreg": 255}
-        return {"num_warps": self.warps, "num_stages": self.stages, **most}
+        return {"num_warps": self.warps, "num_stages": self.stages, **registers(255)}
 
 
 Tiles = Mapping[int, tuple[Tile, ...]]
 
-# By bytes of an element, for many examples and for few; the interpreter takes the first. A product of fp32 on tensor
-# cores holds two parts of each factor, so its tiles are shallower. None spills registers on any listed architecture.
+# By bytes of an element, for many examples and for few; the interpreter takes the first. All of an element size have
+# one depth, so that the tuner's choice does not change what is summed before what. A product of fp32 on tensor cores
+# holds two parts of each factor, so its tiles are shallower. None spills registers on any listed architecture.
 TILES: Tiles = {
-    2: (Tile(128, 64, 32, 8, 3), Tile(64, 64, 32, 4, 3), Tile(16, 64, 64, 4, 4)),
-    4: (Tile(128, 64, 16, 8, 3), Tile(64, 64, 16, 4, 3), Tile(16, 64, 32, 4, 3)),
+    2: (Tile(128, 64, 32, 8, 3), Tile(64, 64, 32, 4, 3), Tile(16, 64, 32, 4, 4)),
+    4: (Tile(128, 64, 16, 8, 3), Tile(64, 64, 16, 4, 3), Tile(16, 64, 16, 4, 4)),
     8: (Tile(64, 64, 16, 8, 2), Tile(16, 32, 16, 4, 2)),
 }
 
 
-@cache
-def _tuned(kernel: Any, tiles: tuple[Tile, ...]) -> Any:
-    return tuned([triton.Config(tile.constants, **tile.options) for tile in tiles], kernel)
+class Tuned:
+    """A kernel that is tuned by trying its tiles once for every size class and set of dtypes.
+
+    A first call measures, which waits for the device, so it comes before the call is captured in a CUDA graph. The
+    interpreter takes the first tile.
+    """
+
+    # Triton's tuner keeps the arguments of the call under way in itself.
+    _one_at_a_time = threading.Lock()
+
+    def __init__(self, kernel: Any, tiles: tuple[Tile, ...]) -> None:
+        configs = [triton.Config(tile.constants, **tile.options) for tile in tiles]
+        self._tuner = triton.autotune(configs=configs[:1] if INTERPRETING else configs, key=["size_class"])(kernel)
+
+    def launch(self, grid: Callable[[Mapping[str, int]], tuple[int, ...]], **arguments: object) -> None:
+        """Launch on the grid that a tile's constants make."""
+        with self._one_at_a_time:
+            self._tuner[grid](**arguments)
+
+
+_tuned = cache(Tuned)
 
 
 def size_class(*sizes: int) -> int:
@@ -108,7 +127,7 @@ class Product:
             return self.out
         with on_device_of(self.x):
             if self.height < self.outputs:  # where the row is gone, a sum of nothing is finished
-                self._finish(self.out, splits=0, rows=None, height=self.outputs)
+                self._finish(None, splits=0, rows=None, height=self.outputs)
             if self.height > 0:
                 self._multiply(kernel, tiles[self.x.element_size()], weights, tensor_cores)
         return self.out
@@ -126,7 +145,8 @@ class Product:
         def grid(chosen: Mapping[str, int]) -> tuple[int, int]:
             return parts_of(self.examples, chosen["EXAMPLES"]) * parts_of(self.height, chosen["ROWS"]), splits
 
-        _tuned(kernel, tiles)[grid](
+        _tuned(kernel, tiles).launch(
+            grid,
             x=self.x.contiguous(),
             out=target,
             rows=contiguous(self.rows),
@@ -141,7 +161,7 @@ class Product:
             size_class=size_class(self.examples, self.height, self.depth),
             SPLIT=splits > 1,
             RELU=self.relu,
-            PRECISION=precision(self.x) if tensor_cores else None,
+            PRECISION=precision(self.x.dtype, on_nvidia(self.x.device)) if tensor_cores else None,
             **self._image(),
             **weights,
         )
@@ -161,7 +181,7 @@ class Product:
             "CONV": conv_constant(self.conv),
         }
 
-    def _finish(self, parts: Tensor, splits: int, rows: Tensor | None, height: int) -> None:
+    def _finish(self, parts: Tensor | None, splits: int, rows: Tensor | None, height: int) -> None:
         count = self.examples * height
         finish_kernel[(parts_of(count, FINISH_BLOCK),)](
             parts,
@@ -207,14 +227,19 @@ def depth_of_part(examples: int, height: int, depth: int, processors: int) -> in
     return max(1, parts_of(parts_of(depth, splits), PART_DEPTH)) * PART_DEPTH
 
 
-def precision(x: Tensor) -> str:
+def on_nvidia(device: torch.device) -> bool:
+    """Whether NVIDIA's tensor cores multiply there."""
+    return device.type == "cuda" and torch.version.hip is None
+
+
+def precision(dtype: torch.dtype, nvidia: bool) -> str:
     """How fp32 is multiplied: on NVIDIA's tensor cores as three products of TF32 parts, or as one with ``LPS_TF32=1``.
 
-    AMD's matrix cores multiply fp32 as it is, and so does the interpreter.
+    AMD's matrix cores multiply fp32 as it is, and so does the interpreter. Other dtypes are always taken as they are.
     """
-    if x.device.type != "cuda" or torch.version.hip is not None:
+    if dtype != torch.float32 or not nvidia:
         return "ieee"
-    return "tf32" if os.environ.get("LPS_TF32") == "1" else "tf32x3"
+    return "tf32" if tf32_allowed() else "tf32x3"
 
 
 def ahead_of_time(
@@ -225,7 +250,8 @@ def ahead_of_time(
     conv: tuple[int, ...] | None = None,
     without_tensor_cores: torch.dtype | None = None,
 ) -> list[Ahead]:
-    """The kernel in every dtype and tile, as the op launches it with bias, rows and columns.
+    """The kernel in every dtype and tile, as the op launches it with bias, rows and columns; and the first tile without
+    any of them, as one of several parts.
 
     An argument is a type in Triton's words or a constant; unless ``arguments`` says otherwise, tensors of floats have
     the op's dtype and numbers are of 32 bits.
@@ -239,12 +265,15 @@ def ahead_of_time(
         signature = {key: kind for key, kind in given.items() if isinstance(kind, str)}
         constants = {key: kind for key, kind in given.items() if not isinstance(kind, str)}
         constants |= {"CONV": conv, "SPLIT": False, "RELU": True}
-        constants["PRECISION"] = "tf32x3" if dtype == torch.float32 else "ieee"
-        if dtype == without_tensor_cores:
-            constants["PRECISION"] = None
+        constants["PRECISION"] = None if dtype == without_tensor_cores else precision(dtype, nvidia=True)
         for tile in tiles[dtype.itemsize]:
             title = f"{op}[{name}, {tile.examples}x{tile.rows}x{tile.depth}]"
             listed.append(Ahead(title, kernel, signature, constants | tile.constants, tile.options))
+        first = tiles[dtype.itemsize][0]
+        absent = {*kernel.arg_names} & {"columns", "rows", "bias", "residual"}
+        constants |= {**first.constants, "SPLIT": True, "RELU": False, **dict.fromkeys(absent)}
+        present = {key: kind for key, kind in signature.items() if key not in absent}
+        listed.append(Ahead(f"{op}[{name}, split]", kernel, present | {"out": _parts(dtype)}, constants, first.options))
     return listed
 
 
@@ -254,10 +283,20 @@ def finish_ahead_of_time() -> list[Ahead]:
     constants: dict[str, object] = {"RELU": True, "WIDE": False, "BLOCK": FINISH_BLOCK}
     sizes = dict.fromkeys(("count", "height", "outputs", "splits"), "i32")
     for dtype, name in TYPES.items():
-        parts = "*fp64" if dtype == torch.float64 else "*fp32"
-        types = {"parts": parts, "out": f"*{name}", "rows": "*i32", "bias": f"*{name}", **sizes}
+        types = {"parts": _parts(dtype), "out": f"*{name}", "rows": "*i32", "bias": f"*{name}", **sizes}
         linear: dict[str, object] = {**constants, "positions": 1, "residual": None}
         listed.append(Ahead(f"finish[{name}, linear]", finish_kernel, types, linear, FINISH_OPTIONS))
         more = {**types, "positions": "i32", "residual": f"*{name}"}
         listed.append(Ahead(f"finish[{name}, convolution]", finish_kernel, more, constants, FINISH_OPTIONS))
+    bare = {**constants, "positions": 1, "residual": None, "RELU": False, "rows": None, "bias": None}
+    present = {"parts": "*fp32", "out": "*fp32", **sizes}
+    wide, nothing = {**bare, "WIDE": True}, {**bare, "parts": None, "splits": 0}
+    listed.append(Ahead("finish[fp32, wide]", finish_kernel, {**present, "count": "i64"}, wide, FINISH_OPTIONS))
+    of_nothing = {key: kind for key, kind in present.items() if key not in nothing}
+    listed.append(Ahead("finish[fp32, nothing]", finish_kernel, of_nothing, nothing, FINISH_OPTIONS))
     return listed
+
+
+def _parts(dtype: torch.dtype) -> str:
+    """A pointer to parts of a product, in Triton's words."""
+    return "*fp64" if dtype == torch.float64 else "*fp32"

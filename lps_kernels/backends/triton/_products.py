@@ -54,7 +54,7 @@ def finished(total, place, output, known, bias, residual, RELU: tl.constexpr):
 
 @triton.jit
 def finish_kernel(
-    parts,  # [splits, images, height, positions]
+    parts,  # [splits, images, height, positions] or None
     out,  # [images, outputs, positions]
     rows,
     bias,
@@ -76,9 +76,10 @@ def finish_kernel(
     known = place < count
     compute: tl.constexpr = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
     total = tl.zeros((BLOCK,), compute)
-    for _ in range(splits):
-        total += tl.load(parts + place, mask=known, other=0)
-        parts += count
+    if parts is not None:
+        for _ in range(splits):
+            total += tl.load(parts + place, mask=known, other=0)
+            parts += count
     line = place // positions
     output = line % height
     image = (line // height).to(tl.int64)

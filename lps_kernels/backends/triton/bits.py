@@ -12,11 +12,11 @@ import triton.language as tl
 from torch import Tensor
 
 from lps_kernels._registry import REGISTRY
-from lps_kernels.backends.triton._launch import Ahead, on_device_of, parts_of, tuned
+from lps_kernels.backends.triton._launch import Ahead, on_device_of, parts_of
 
 # Bytes of packed bits, and booleans, that one program moves.
-_PACK_CONFIGS = [triton.Config({"BLOCK": 512}, num_warps=4), triton.Config({"BLOCK": 1024}, num_warps=8)]
-_UNPACK_CONFIGS = [triton.Config({"BLOCK": 2048}, num_warps=4), triton.Config({"BLOCK": 4096}, num_warps=8)]
+_PACK_BLOCK, _UNPACK_BLOCK = 512, 2048
+_OPTIONS: dict[str, object] = {"num_warps": 4}
 
 
 @triton.jit
@@ -26,8 +26,8 @@ def packed(flags):
     return tl.sum(by_byte << tl.arange(0, 8)[None, :], axis=1).to(tl.uint8)
 
 
-@triton.jit(do_not_specialize=["size_class"])
-def _pack(x, out, count, size_class, BLOCK: tl.constexpr):
+@triton.jit
+def _pack(x, out, count, BLOCK: tl.constexpr):
     first = tl.program_id(0).to(tl.int64) * BLOCK
     index = first * 8 + tl.arange(0, BLOCK * 8)
     flags = tl.load(x + index, mask=index < count, other=0) != 0
@@ -35,16 +35,12 @@ def _pack(x, out, count, size_class, BLOCK: tl.constexpr):
     tl.store(out + byte, packed(flags), mask=byte * 8 < count)
 
 
-@triton.jit(do_not_specialize=["size_class"])
-def _unpack(bits, out, count, size_class, BLOCK: tl.constexpr):
+@triton.jit
+def _unpack(bits, out, count, BLOCK: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     byte = tl.load(bits + (index >> 3), mask=inside, other=0).to(tl.int32)
     tl.store(out + index, ((byte >> (index & 7).to(tl.int32)) & 1).to(tl.uint8), mask=inside)
-
-
-_tuned_pack = tuned(_PACK_CONFIGS, _pack)
-_tuned_unpack = tuned(_UNPACK_CONFIGS, _unpack)
 
 
 def pack_bits(x: Tensor) -> Tensor:
@@ -53,8 +49,8 @@ def pack_bits(x: Tensor) -> Tensor:
     count = x.numel()
     if count > 0:
         with on_device_of(x):
-            _tuned_pack[lambda meta: (parts_of(count, 8 * meta["BLOCK"]),)](
-                x.contiguous().view(torch.uint8), out, count, count.bit_length()
+            _pack[(parts_of(count, 8 * _PACK_BLOCK),)](
+                x.contiguous().view(torch.uint8), out, count, BLOCK=_PACK_BLOCK, **_OPTIONS
             )
     return out
 
@@ -65,23 +61,16 @@ def unpack_bits(bits: Tensor, shape: Sequence[int]) -> Tensor:
     count = out.numel()
     if count > 0:
         with on_device_of(bits):
-            _tuned_unpack[lambda meta: (parts_of(count, meta["BLOCK"]),)](
-                bits.contiguous(), out.view(torch.uint8), count, count.bit_length()
+            _unpack[(parts_of(count, _UNPACK_BLOCK),)](
+                bits.contiguous(), out.view(torch.uint8), count, BLOCK=_UNPACK_BLOCK, **_OPTIONS
             )
     return out
 
 
 AOT = [
-    Ahead(
-        f"{name}[{config.kwargs['BLOCK']}]",
-        kernel,
-        {pointer: "*u8", "out": "*u8", "count": "i64", "size_class": "i32"},
-        dict(config.kwargs),
-        {"num_warps": config.num_warps},
+    Ahead(name, kernel, {pointer: "*u8", "out": "*u8", "count": "i64"}, {"BLOCK": block}, _OPTIONS)
+    for name, kernel, pointer, block in (
+        ("pack_bits", _pack, "x", _PACK_BLOCK),
+        ("unpack_bits", _unpack, "bits", _UNPACK_BLOCK),
     )
-    for name, kernel, pointer, configs in (
-        ("pack_bits", _pack, "x", _PACK_CONFIGS),
-        ("unpack_bits", _unpack, "bits", _UNPACK_CONFIGS),
-    )
-    for config in configs
 ]

@@ -13,19 +13,16 @@ import triton.language as tl
 from torch import Tensor
 
 from lps_kernels._registry import REGISTRY
-from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_of, parts_of, tuned
+from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_of, parts_of
 from lps_kernels.backends.triton._numbers import narrow, widen
 from lps_kernels.ops.compose import _check_out
 
-_CONFIGS = [
-    triton.Config({"BLOCK": 1024}, num_warps=4),
-    triton.Config({"BLOCK": 2048}, num_warps=4),
-    triton.Config({"BLOCK": 2048}, num_warps=8),
-]
+_BLOCK = 1024
+_OPTIONS: dict[str, object] = {"num_warps": 4, **EXACT}
 
 
-@triton.jit(do_not_specialize=["size_class"])
-def _compose(w, mask, w_bar, out, count, size_class, KIND: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit
+def _compose(w, mask, w_bar, out, count, KIND: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     weight = widen(tl.load(w + index, mask=inside, other=0))
@@ -40,8 +37,8 @@ def _compose(w, mask, w_bar, out, count, size_class, KIND: tl.constexpr, DTYPE: 
     tl.store(out + index, narrow(weight + added, DTYPE), mask=inside)
 
 
-@triton.jit(do_not_specialize=["size_class"])
-def _compose_owned(v, w_bar, owner, out, count, size_class, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit
+def _compose_owned(v, w_bar, owner, out, count, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     value = tl.load(v + index, mask=inside, other=0)
@@ -49,10 +46,6 @@ def _compose_owned(v, w_bar, owner, out, count, size_class, DTYPE: tl.constexpr,
     free = (tl.load(owner + index, mask=inside, other=0) & 0x7F) == 0
     product = narrow(widen(value) * widen(committed), DTYPE)
     tl.store(out + index, tl.where(free, value, product), mask=inside)
-
-
-_tuned_compose = tuned(_CONFIGS, _compose)
-_tuned_compose_owned = tuned(_CONFIGS, _compose_owned)
 
 
 def _launch_compose(w: Tensor, mask: Tensor, w_bar: Tensor, out: Tensor) -> None:
@@ -64,16 +57,16 @@ def _launch_compose(w: Tensor, mask: Tensor, w_bar: Tensor, out: Tensor) -> None
     else:
         kind, mask = "bits" if mask.dtype == torch.uint8 else "values", mask.contiguous()
     with on_device_of(out):
-        _tuned_compose[lambda meta: (parts_of(count, meta["BLOCK"]),)](
+        _compose[(parts_of(count, _BLOCK),)](
             w.contiguous(),
             mask,
             w_bar.contiguous(),
             out,
             count,
-            count.bit_length(),
             KIND=kind,
             DTYPE=FLOATS[out.dtype],
-            **EXACT,
+            BLOCK=_BLOCK,
+            **_OPTIONS,
         )
 
 
@@ -82,15 +75,15 @@ def _launch_compose_owned(v: Tensor, w_bar: Tensor, owner: Tensor, out: Tensor) 
     if count == 0:
         return
     with on_device_of(out):
-        _tuned_compose_owned[lambda meta: (parts_of(count, meta["BLOCK"]),)](
+        _compose_owned[(parts_of(count, _BLOCK),)](
             v.contiguous(),
             w_bar.contiguous(),
             owner.contiguous(),
             out,
             count,
-            count.bit_length(),
             DTYPE=FLOATS[out.dtype],
-            **EXACT,
+            BLOCK=_BLOCK,
+            **_OPTIONS,
         )
 
 
@@ -125,12 +118,11 @@ def compose_owned_out(v: Tensor, w_bar: Tensor, owner: Tensor, out: Tensor) -> N
 def _ahead(name: str, kernel: Any, pointers: Sequence[str], bytes_in: str, **constants: object) -> list[Ahead]:
     return [
         Ahead(
-            f"{name}[{', '.join([str(dtype), *map(str, constants.values())])}]",
+            f"{name}[{', '.join(map(str, (dtype, *constants.values())))}]",
             kernel,
-            {pointer: "*u8" if pointer == bytes_in else f"*{dtype}" for pointer in pointers}
-            | {"count": "i64", "size_class": "i32"},
-            {**constants, "DTYPE": dtype, **_CONFIGS[0].kwargs},
-            {"num_warps": _CONFIGS[0].num_warps, **EXACT},
+            {pointer: "*u8" if pointer == bytes_in else f"*{dtype}" for pointer in pointers} | {"count": "i64"},
+            {**constants, "DTYPE": dtype, "BLOCK": _BLOCK},
+            _OPTIONS,
         )
         for dtype in FLOATS.values()
     ]

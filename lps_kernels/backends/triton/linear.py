@@ -25,7 +25,7 @@ NO_TENSOR_CORES = torch.float64
 # A weight under a mask takes three loads, so its tiles are smaller.
 MASKED_TILES: Tiles = {
     2: (Tile(128, 64, 32, 8, 2), Tile(64, 32, 32, 4, 2), Tile(16, 32, 32, 4, 2)),
-    4: (Tile(128, 64, 16, 8, 2), Tile(64, 64, 16, 4, 2), Tile(16, 32, 32, 4, 2)),
+    4: (Tile(128, 64, 16, 8, 2), Tile(64, 64, 16, 4, 2), Tile(16, 32, 16, 4, 2)),
     8: (Tile(16, 32, 16, 4, 1),),
 }
 

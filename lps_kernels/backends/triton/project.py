@@ -254,21 +254,24 @@ def _writing(plan: Plan, dtype: torch.dtype) -> dict[str, object]:
     return {**constants, "BLOCK": write_block(dtype, _launch.sizes), "num_warps": _WARPS, **EXACT}
 
 
-def _ahead(dtype: torch.dtype) -> list[Ahead]:
+def _ahead(dtype: torch.dtype, is_aligned: bool = True) -> list[Ahead]:
     """Both kernels for 53 layers."""
-    shared = {"DTYPE": FLOATS[dtype], "ALIGNED": True, "ROWS": 64}
+    shared = {"DTYPE": FLOATS[dtype], "ALIGNED": is_aligned, "ROWS": 64}
     shared["BLOCK"] = write_block(dtype, _launch.sizes)
     signature = {"table": "*i64", "rows": "i32", "keys": "*i64", "state": "*i64"}
     options = {"num_warps": _WARPS, **EXACT}
-    name = f"[{FLOATS[dtype]}"
+    name = f"[{FLOATS[dtype]}{', unaligned' * (not is_aligned)}"
     kernels = [
         Ahead(f"project_write{name}, values]", _write_projection, signature, {"AS_MASK": False, **shared}, options),
         Ahead(f"project_write{name}, mask]", _write_projection, signature, {"AS_MASK": True, **shared}, options),
     ]
     if dtype in STATE_FLOATS:
-        update = {"DUAL": True, **shared, "ROWS": 128}
-        kernels.append(Ahead(f"admm_update_write{name}]", _write_update, signature, update, options))
+        shared["ROWS"] = 128
+        kernels += [
+            Ahead(f"admm_update_write{name}, {how}]", _write_update, signature, {"DUAL": dual, **shared}, options)
+            for how, dual in (("dual", True), ("fresh", False))
+        ]
     return kernels
 
 
-AOT = [ahead for dtype in FLOATS for ahead in _ahead(dtype)]
+AOT = [*(ahead for dtype in FLOATS for ahead in _ahead(dtype)), *_ahead(torch.float32, is_aligned=False)]

@@ -280,17 +280,17 @@ def group_scores(
     return scores
 
 
-def _ahead(dtype: torch.dtype, dual: bool) -> list[Ahead]:
+def _ahead(dtype: torch.dtype, dual: bool, is_aligned: bool = True) -> list[Ahead]:
     """The kernels for 53 layers."""
     sizes = _launch.sizes
-    shared = {"ALIGNED": True, "ROWS": 64}
+    shared = {"ALIGNED": is_aligned, "ROWS": 64}
     tiles = {"TILE_ROWS": sizes.columns[0], "TILE_RUN": sizes.runs[1], "TILES": sizes.depth}
     lines = {"TILE_COLUMNS": sizes.columns[1], "TILE_GROUPS": sizes.runs[0]}
     parts = {"DTYPE": FLOATS[dtype], "DUAL": dual, **tiles, **lines, **shared}
     table = {"table": "*i64", "rows": "i32"}
     summed = {**table, "sums": "*fp64", "present": "*u8"}
     options = {"num_warps": _WARPS, **EXACT}
-    name = f"[{FLOATS[dtype]}{', dual' * dual}]"
+    name = f"[{FLOATS[dtype]}{', dual' * dual}{', unaligned' * (not is_aligned)}]"
     kernels = [Ahead(f"scores_parts{name}", _parts, summed, parts, options)]
     if not dual:
         single = {"DTYPE": FLOATS[dtype], "BLOCK": sizes.chunk, **shared}
@@ -298,17 +298,20 @@ def _ahead(dtype: torch.dtype, dual: bool) -> list[Ahead]:
     return kernels
 
 
-def _ahead_fold(to_scores: bool) -> Ahead:
+def _ahead_fold(to_scores: bool, is_aligned: bool = True) -> Ahead:
     sizes = _launch.sizes
+    name = f"scores_fold[{'scores' if to_scores else 'keys'}{', unaligned' * (not is_aligned)}]"
     signature = {"table": "*i64", "rows": "i32", "sums": "*fp64", "present": "*u8", "keys": "*i64"}
-    constants: dict[str, object] = {"TO_SCORES": to_scores, "ALIGNED": True, "ROWS": 64, "TILE_ROWS": sizes.columns[0]}
-    constants |= {"TILE_RUN": sizes.runs[1], "TILES": sizes.depth, "BLOCK": sizes.fold}
-    return Ahead(f"scores_fold[{'scores' if to_scores else 'keys'}]", _fold, signature, constants, {**EXACT})
+    constants: dict[str, object] = {"TO_SCORES": to_scores, "ALIGNED": is_aligned, "ROWS": 64}
+    constants |= {"TILE_ROWS": sizes.columns[0], "TILE_RUN": sizes.runs[1], "TILES": sizes.depth, "BLOCK": sizes.fold}
+    return Ahead(name, _fold, signature, constants, {**EXACT})
 
 
 AOT = [
     *(ahead for dtype in FLOATS for ahead in _ahead(dtype, dual=False)),
     *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, dual=True)),
+    *_ahead(torch.float32, dual=False, is_aligned=False),
     _ahead_fold(to_scores=False),
     _ahead_fold(to_scores=True),
+    _ahead_fold(to_scores=True, is_aligned=False),
 ]

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lps_kernels._checks import STATE_FLOATS
 from lps_kernels.backends.triton import _launch
-from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead
+from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, registers
 from lps_kernels.backends.triton._selections import (
     FIELDS,
     FIRST_CHUNK,
@@ -46,7 +46,9 @@ from lps_kernels.backends.triton._tables import entry, everywhere, row_of
 BOTTOM, TOP, ABOVE, AT_TOP, INSIDE, AT_BOTTOM, THRESHOLD, WANTED, LAST = (tl.constexpr(i) for i in range(9))
 STATE = tl.constexpr(9)
 _NEVER = tl.constexpr(2**63 - 1)
-_WARPS = 8
+_OPTIONS: dict[str, object] = {"num_warps": 8, **EXACT}
+# A search is one program, whose turns come one after the other: a large one, with loads under way for all its threads.
+_SEARCH_OPTIONS: dict[str, object] = {"num_warps": 16, **registers(64), **EXACT}
 
 
 @triton.jit
@@ -221,7 +223,7 @@ def _resolve(
     to_inside = to_top + count
     to_bottom = to_inside + entry(found, AT_BOTTOM)
     is_inside = (to_top < keep) & (keep <= to_inside)
-    # Fewer groups than are to be kept are kept all, from the lowest key on; so are all that there are, without a search.
+    # Fewer groups than are to be kept are kept all, from the lowest key on. Nothing is searched to keep all there are.
     too_high = (above >= keep) & (keep < entry(row, GROUPS))
     missed = too_high | ((to_bottom < keep) & (low > entry(row, LOW)))
     lacks_room = is_inside & (count > entry(row, ROOM))
@@ -318,9 +320,9 @@ def select(plan: Plan, keys: Tensor, dtype: torch.dtype, dual: bool) -> Tensor:
     device, sizes = plan.table.device, _launch.sizes
     state = torch.empty(STATE.value * plan.rows, dtype=torch.int64, device=device)
     counts = torch.empty(plan.chunks, dtype=torch.int32, device=device)
-    constants = {"DTYPE": FLOATS[dtype], "DUAL": dual, "ALIGNED": plan.aligned, "num_warps": _WARPS, **EXACT}
-    searching = {"DIGIT": sizes.digit, "BLOCK": sizes.search, **constants}
-    constants["BLOCK"] = sizes.chunk
+    shared = {"DTYPE": FLOATS[dtype], "DUAL": dual, "ALIGNED": plan.aligned}
+    searching = {**shared, "DIGIT": sizes.digit, "BLOCK": sizes.search, **_SEARCH_OPTIONS}
+    constants = {**shared, "BLOCK": sizes.chunk, **_OPTIONS}
     table, rows, padded = plan.table, plan.rows, plan.padded_rows
     _bracket[(rows,)](table, keys, state, SAMPLE=sizes.sample, **searching)
     if plan.chunks > 0:
@@ -332,10 +334,10 @@ def select(plan: Plan, keys: Tensor, dtype: torch.dtype, dual: bool) -> Tensor:
     return state
 
 
-def _ahead(dtype: torch.dtype, dual: bool) -> list[Ahead]:
+def _ahead(dtype: torch.dtype, dual: bool, is_aligned: bool = True) -> list[Ahead]:
     """The five kernels for 53 layers."""
     sizes = _launch.sizes
-    shared = {"DTYPE": FLOATS[dtype], "DUAL": dual, "ALIGNED": True}
+    shared = {"DTYPE": FLOATS[dtype], "DUAL": dual, "ALIGNED": is_aligned}
     searching: dict[str, object] = {"DIGIT": sizes.digit, "BLOCK": sizes.search}
     extra: dict[Any, dict[str, object]] = {
         _bracket: {"SAMPLE": sizes.sample, **searching},
@@ -348,11 +350,11 @@ def _ahead(dtype: torch.dtype, dual: bool) -> list[Ahead]:
     types = {"rows": "i32", "counts": "*i32"}
     return [
         Ahead(
-            f"select_{name}[{FLOATS[dtype]}{', dual' * dual}]",
+            f"select_{name}[{FLOATS[dtype]}{', dual' * dual}{', unaligned' * (not is_aligned)}]",
             kernel,
             {argument: types.get(argument, "*i64") for argument in kernel.arg_names if argument.islower()},
             shared | constants,
-            {"num_warps": _WARPS, **EXACT},
+            _SEARCH_OPTIONS if "DIGIT" in constants else _OPTIONS,
         )
         for name, (kernel, constants) in zip(names, extra.items(), strict=True)
     ]
@@ -361,4 +363,5 @@ def _ahead(dtype: torch.dtype, dual: bool) -> list[Ahead]:
 AOT = [
     *(ahead for dtype in FLOATS for ahead in _ahead(dtype, dual=False)),
     *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, dual=True)),
+    *_ahead(torch.float32, dual=True, is_aligned=False),
 ]

@@ -33,7 +33,7 @@ WORDS = tl.constexpr(SPARSE_DEPTH // 32)  # of a row's bits in a block
 
 # The depth is that of one word of bits; rows divide a panel's.
 TILES = {
-    2: (Tile(64, 32, 32, 4, 2), Tile(16, 64, 32, 4, 2)),
+    2: (Tile(64, 32, 32, 8, 2), Tile(16, 64, 32, 4, 2)),
     4: (Tile(64, 32, 32, 8, 2), Tile(16, 64, 32, 4, 2)),
     8: (Tile(16, 32, 32, 8, 1),),
 }

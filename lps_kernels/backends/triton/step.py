@@ -15,14 +15,15 @@ from torch import Tensor
 from lps_kernels._checks import STATE_FLOATS, check_contiguous, check_no_overlap
 from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton import _launch
-from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_of, parts_of
+from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_of, parts_of, registers
 from lps_kernels.backends.triton._tables import entry, everywhere, pointer, row_of
 from lps_kernels.ops.step import MOVES, _named
 
 # Fields of the table.
 COUNT, FIRST, EFFECTIVE, GRAD, V, W_BAR, CENTRE, OWNER, EXP_AVG, EXP_AVG_SQ = (tl.constexpr(i) for i in range(10))
 FIELDS = tl.constexpr(10)
-_WARPS = 8
+# More registers would leave half of the threads no place on a multiprocessor.
+_OPTIONS: dict[str, object] = {"num_warps": 8, **registers(64), **EXACT}
 _CLOCK_OPTIONS: dict[str, object] = {"num_warps": 1, **EXACT}
 
 
@@ -320,8 +321,7 @@ def proximal_adam_(
             ALIGNED=is_aligned,
             ROWS=triton.next_power_of_2(len(v)),
             BLOCK=_block(v[0].dtype),
-            num_warps=_WARPS,
-            **EXACT,
+            **_OPTIONS,
         )
 
 
@@ -359,17 +359,18 @@ def proximal_grad_(
             ALIGNED=is_aligned,
             ROWS=triton.next_power_of_2(len(v)),
             BLOCK=_block(v[0].dtype),
-            num_warps=_WARPS,
-            **EXACT,
+            **_OPTIONS,
         )
 
 
-def _ahead(dtype: torch.dtype, moves: str, timed: bool = False, is_aligned: bool = True) -> list[Ahead]:
+def _ahead(
+    dtype: torch.dtype, moves: str, timed: bool = False, is_aligned: bool = True, proximal: bool = True
+) -> list[Ahead]:
     """Both kernels for 53 layers."""
-    name = f"[{FLOATS[dtype]}, {moves}{', clock' * timed}{', unaligned' * (not is_aligned)}]"
-    shared = {"PROXIMAL": True, "MOVES_WHICH": moves, "DTYPE": FLOATS[dtype], "ALIGNED": is_aligned, "ROWS": 64}
+    changes = f"{', clock' * timed}{', unaligned' * (not is_aligned)}{', no centre' * (not proximal)}"
+    name = f"[{FLOATS[dtype]}, {moves}{changes}]"
+    shared = {"PROXIMAL": proximal, "MOVES_WHICH": moves, "DTYPE": FLOATS[dtype], "ALIGNED": is_aligned, "ROWS": 64}
     shared["BLOCK"] = _block(dtype)
-    options = {"num_warps": _WARPS, **EXACT}
     scalars = ("beta1", "beta2", "rest1", "rest2", "eps", "rho", "tau", "step_size", "inverse_root")
     adam = {"table": "*i64", "rows": "i32"} | dict.fromkeys(scalars, "fp64")
     grad = {"table": "*i64", "rows": "i32", "rho": "fp64", "tau": "fp64"}
@@ -379,8 +380,8 @@ def _ahead(dtype: torch.dtype, moves: str, timed: bool = False, is_aligned: bool
     else:
         constants["scales"] = None
     return [
-        Ahead(f"proximal_adam{name}", _adam, adam, constants, options),
-        *([] if timed else [Ahead(f"proximal_grad{name}", _grad, grad, shared, options)]),
+        Ahead(f"proximal_adam{name}", _adam, adam, constants, _OPTIONS),
+        *([] if timed else [Ahead(f"proximal_grad{name}", _grad, grad, shared, _OPTIONS)]),
     ]
 
 
@@ -389,5 +390,6 @@ AOT = [
     Ahead("read_clock", _read_clock, _CLOCK_TYPES, {}, _CLOCK_OPTIONS),
     *(ahead for dtype in STATE_FLOATS for moves in MOVES for ahead in _ahead(dtype, moves)),
     *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, "all", timed=True)),
-    *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, "kept", is_aligned=False)),
+    *_ahead(torch.float32, "kept", is_aligned=False),
+    *_ahead(torch.float32, "all", proximal=False),
 ]
