@@ -115,7 +115,7 @@ def test_without_a_library_the_references_work_and_one_warning_says_so(uninstall
     done = uninstalled.run(f"{REPORT}{WORK}import importlib; importlib.import_module('lps_kernels.ops')")
     reason = f"no built library ({LIBRARY}) was found; run `pip install .` in the clone"
     assert native_line(done)[1:] == ["False", reason]
-    assert warnings_in(done) == [f"lps_kernels runs on its slow references: {reason}"]
+    assert warnings_in(done) == [f"lps_kernels runs on its slow references on the CPU: {reason}"]
 
 
 @pytest.mark.parametrize("variable", ["LPS_REQUIRE", "LPS_BACKEND"])
@@ -287,6 +287,41 @@ def test_on_torch_with_cuda_every_operator_has_a_gpu_kernel_and_triton_is_not_im
         *_, counts, imported = done.stdout.splitlines()
         assert counts == f"{len(REGISTRY)} {len(REGISTRY)}"
         assert imported == "False"
+
+
+def test_interpreted_triton_is_not_active() -> None:
+    done = run(["-c", f"{PRETEND_CUDA}{REPORT}"], ROOT, {"TRITON_INTERPRET": "1"})
+    reason = "TRITON_INTERPRET is set, and interpreted kernels cannot read a GPU's memory; unset it"
+    assert gpu_lines(done)["triton"] == ["False", reason]
+
+
+def test_a_first_call_imports_triton_and_runs_its_kernel() -> None:
+    # What is registered for a GPU is called with a tensor of the CPU, so it is interpreted.
+    code = f"""{PRETEND_CUDA}
+import os, sys, lps_kernels
+os.environ["TRITON_INTERPRET"] = "1"
+x = torch.arange(9) % 2 == 0
+keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+for _ in range(2):
+    bits = torch.ops.lps.pack_bits.default.redispatch(keys, x)
+    assert torch.equal(bits, lps_kernels.pack_bits(x))
+print("lps_kernels.backends.triton" in sys.modules)
+"""
+    done = run(["-c", code], ROOT, {"LPS_BACKEND": "triton"})
+    assert done.stdout.split() == ["True"], done.stderr
+
+
+def test_on_rocm_a_library_with_cuda_kernels_says_what_to_do() -> None:
+    pretend = "import torch; torch.version.cuda, torch.version.hip = None, '7.0'\n"
+    code = f"""{pretend}
+from lps_kernels.backends.gpu import cuda
+torch._C._dispatch_has_kernel_for_dispatch_key = lambda name, key: True
+print(cuda(True)[1])
+"""
+    done = run(["-c", code], ROOT)
+    assert done.stdout.splitlines()[-1].endswith(
+        "is built without CUDA; on ROCm, run `pip install triton`, or `pip install .` for a library without them"
+    ), done.stderr
 
 
 def test_a_required_gpu_backend_that_is_not_there_is_one_clear_sentence() -> None:

@@ -51,7 +51,7 @@ def _select() -> list[Backend]:
             raise ImportError(f"lps_kernels: the {name} backend is required but not active: {found[name][1]}")
     active, reason = found["native"]
     if not active and wanted != "reference":
-        warnings.warn(f"lps_kernels runs on its slow references: {reason}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"lps_kernels runs on its slow references on the CPU: {reason}", RuntimeWarning, stacklevel=3)
     return [
         *(Backend(name, *status) for name, status in found.items()),
         Backend("reference", True, "readable torch functions, used where nothing faster is registered"),

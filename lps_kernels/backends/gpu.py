@@ -6,6 +6,7 @@ Nothing here asks for a device, so importing the package does not start CUDA; Tr
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from lps_kernels._registry import REGISTRY
 REMEDY = "run `LPS_CUDA=1 pip install .` in the clone"
 # Torch's key for GPUs of either make: a ROCm build calls its devices cuda too.
 KEY = "CUDA"
+ROCM_REMEDY = "run `pip install triton`, or `pip install .` for a library without them"
 
 # Registrations last as long as the object that made them.
 _registrations: list[torch.library.Library] = []
@@ -29,7 +31,9 @@ def cuda(native_active: bool) -> tuple[bool, str]:
     if not torch._C._dispatch_has_kernel_for_dispatch_key("lps::compose", KEY):
         return False, f"the native library was built without them; {REMEDY}"
     if torch.version.cuda is None:
-        return False, f"the native library has them, but torch {torch.__version__} is built without CUDA"
+        # They stay registered; without Triton, ROCm's tensors would meet them and their first launch would fail.
+        sentence = f"the native library has them, but torch {torch.__version__} is built without CUDA"
+        return False, sentence if torch.version.hip is None else f"{sentence}; on ROCm, {ROCM_REMEDY}"
     problem = torch.ops.lps._cuda_driver_problem()
     if problem:
         return False, f"the native library has them, but {problem}"
@@ -43,6 +47,9 @@ def triton(wanted: bool, cuda_active: bool) -> tuple[bool, str]:
         return False, f"torch {torch.__version__} is built without CUDA and without ROCm"
     if cuda_active and not wanted:
         return False, "the CUDA kernels of the native library come first; LPS_BACKEND=triton prefers these"
+    # Triton's own reading of the variable; an interpreted kernel would follow a GPU's pointers on the CPU.
+    if os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "y", "on", "true", "yes"):
+        return False, "TRITON_INTERPRET is set, and interpreted kernels cannot read a GPU's memory; unset it"
     if importlib.util.find_spec("triton") is None:
         return False, "triton is not installed; run `pip install triton`"
     library = torch.library.Library("lps", "IMPL")  # type: ignore[no-untyped-call]
