@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from lps_kernels._registry import REGISTRY, Args
 from lps_kernels._samples import Draw
 from lps_kernels.backends.triton import KERNELS, _launch, _matrix
 from lps_kernels.backends.triton._launch import Sizes
-from lps_kernels.backends.triton._matrix import TILES, Tiles
+from lps_kernels.backends.triton._matrix import TILES, Tile, Tiles
 from lps_kernels.backends.triton._numbers import narrow, widen
 from lps_kernels.backends.triton._selections import Selection, plan_for
 from lps_kernels.backends.triton._tables import runs_ended
@@ -61,17 +63,17 @@ PRODUCTS = {
     "sparse_linear": SPARSE_TILES,
     "sparse_conv": SPARSE_TILES,
 }
-LATER_TILES = [
-    (name, dtype, number)
+EVERY_TILE = [
+    pytest.param(name, dtype, tile, id=f"{name}-{str(dtype)[6:]}-{tile.examples}x{tile.rows}")
     for name, tiles in PRODUCTS.items()
     for dtype in (torch.float32, torch.float64, torch.float16)
-    for number in range(1, len(tiles[dtype.itemsize]))
+    for tile in tiles[dtype.itemsize]
 ]
 
 
-@pytest.mark.parametrize(("name", "dtype", "number"), LATER_TILES)
-def test_tiles_after_the_first(name: str, dtype: torch.dtype, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_matrix, "_tuned", lambda kernel, tiles: _matrix.Tuned(kernel, tiles[number:]))
+@pytest.mark.parametrize(("name", "dtype", "tile"), EVERY_TILE)
+def test_every_tile(name: str, dtype: torch.dtype, tile: Tile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_matrix, "candidates", lambda tiles, examples: (tile,))
     op = REGISTRY[name]
     samples = list(op.samples(dtype))
     for sample in (samples[0], samples[len(samples) // 2]):
@@ -80,9 +82,13 @@ def test_tiles_after_the_first(name: str, dtype: torch.dtype, number: int, monke
 
 
 @pytest.mark.parametrize("tiles", [TILES, MASKED_TILES, SPARSE_TILES])
-def test_what_is_summed_before_what_does_not_depend_on_the_tile(tiles: Tiles) -> None:
+def test_the_tuner_chooses_among_tiles_that_sum_alike(tiles: Tiles) -> None:
     for of_size in tiles.values():
-        assert len({tile.depth for tile in of_size}) == 1
+        tried = [_matrix.candidates(of_size, examples) for examples in (1, 32, 33, 10_000)]
+        assert {tile for chosen in tried for tile in chosen} == {*of_size}
+        for chosen in tried:
+            assert len({tile.depth for tile in chosen}) == 1
+            assert len({tile.examples == _matrix.FEW_TILE for tile in chosen}) == 1
 
 
 @pytest.mark.parametrize("start", [0, 1, 3, 4])
@@ -298,3 +304,35 @@ def test_conversions_of_16_bit_floats_are_torchs(dtype: torch.dtype) -> None:
         rounded = torch.empty(2**16, dtype=dtype)
         _round[(1,)](x, rounded, BLOCK=2**16)
         assert_same_bits([rounded], [x.to(dtype)], f"shifted by {shift}")
+
+
+def test_threads_share_tables_and_take_turns_at_the_tuner() -> None:
+    built: list[int] = []
+    under_way: list[int] = []
+    most = [0]
+
+    def build() -> object:
+        time.sleep(0.01)
+        built.append(1)
+        return object()
+
+    class Tuner:
+        def __getitem__(self, grid: Any) -> Any:
+            def call() -> None:
+                under_way.append(1)
+                most[0] = max(most[0], len(under_way))
+                time.sleep(0.01)
+                under_way.pop()
+
+            return call
+
+    tuned = _matrix.Tuned(_count_runs, TILES[4])
+    tuned._tuner = Tuner()
+
+    def work(_: int) -> object:
+        tuned.launch(lambda chosen: (1,))
+        return _launch.remembered(torch.device("cpu"), "threads", build)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len({*pool.map(work, range(8))}) == 1
+    assert len(built) == most[0] == 1

@@ -1,7 +1,8 @@
 """What the matrix products in Triton share on the host's side: tiles, splitting, launching, compiling ahead of time.
 
 Tiles are [examples, rows]. Where there are too few of them to fill the device, the depth is split as well: the parts go
-to scratch memory and ``finish_kernel`` adds them up in their order. Without atomics, the bits are always the same.
+to scratch memory and ``finish_kernel`` adds them up in their order. What is summed before what depends on the sizes,
+the dtype and the device alone: there are no atomics, and the tuner chooses among tiles that sum alike.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from lps_kernels.tf32 import tf32_allowed
 # Splitting the depth counts tiles of this many examples and rows, and leaves each part a multiple of this depth.
 TYPICAL_TILE = 64
 PART_DEPTH = 128
+# The tile of few examples, and up to how many those are.
+FEW_TILE = 16
+FEW = 32
 # Multiprocessors where there is no GPU: the interpreter splits small batches too.
 NO_PROCESSORS = 100
 FINISH_BLOCK = 512
@@ -55,21 +59,31 @@ class Tile:
 
 Tiles = Mapping[int, tuple[Tile, ...]]
 
-# By bytes of an element, for many examples and for few; the interpreter takes the first. All of an element size have
-# one depth, so that the tuner's choice does not change what is summed before what. A product of fp32 on tensor cores
-# holds two parts of each factor, so its tiles are shallower. None spills registers on any listed architecture.
+# By bytes of an element, for many examples and for few. A product of fp32 on tensor cores holds two parts of each
+# factor, so its tiles are shallower. None spills registers on any listed architecture.
 TILES: Tiles = {
     2: (Tile(128, 64, 32, 8, 3), Tile(64, 64, 32, 4, 3), Tile(16, 64, 32, 4, 4)),
     4: (Tile(128, 64, 16, 8, 3), Tile(64, 64, 16, 4, 3), Tile(16, 64, 16, 4, 4)),
-    8: (Tile(64, 64, 16, 8, 2), Tile(16, 32, 16, 4, 2)),
+    8: (Tile(64, 64, 16, 8, 1), Tile(16, 32, 16, 4, 2)),
 }
+
+
+def candidates(tiles: tuple[Tile, ...], examples: int) -> tuple[Tile, ...]:
+    """The tiles among which a measurement may choose, because all of them give the same bits.
+
+    They have one depth and are made of the same matrix instruction. Tiles of few examples are made of another on most
+    GPUs, so the number of examples alone decides between these and the others.
+    """
+    few = tuple(tile for tile in tiles if tile.examples == FEW_TILE)
+    many = tuple(tile for tile in tiles if tile.examples > FEW_TILE)
+    return (few or many) if examples <= FEW else (many or few)
 
 
 class Tuned:
     """A kernel that is tuned by trying its tiles once for every size class and set of dtypes.
 
-    A first call measures, which waits for the device, so it comes before the call is captured in a CUDA graph. The
-    interpreter takes the first tile.
+    A first call measures if there are several, which waits for the device, so it comes before the call is captured in
+    a CUDA graph. The interpreter takes the first tile.
     """
 
     # Triton's tuner keeps the arguments of the call under way in itself.
@@ -145,7 +159,7 @@ class Product:
         def grid(chosen: Mapping[str, int]) -> tuple[int, int]:
             return parts_of(self.examples, chosen["EXAMPLES"]) * parts_of(self.height, chosen["ROWS"]), splits
 
-        _tuned(kernel, tiles).launch(
+        _tuned(kernel, candidates(tiles, self.examples)).launch(
             grid,
             x=self.x.contiguous(),
             out=target,
