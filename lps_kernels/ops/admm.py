@@ -134,7 +134,7 @@ def _samples(dtype: torch.dtype) -> Iterator[Sample]:
         v[0].view(-1)[::2] = 0.0
         v[0].view(-1)[::4] = -0.0
         centre[0].view(-1)[::3] = 0.0
-        centre[0].view(-1)[::6] = -0.0
+        centre[0].view(-1)[::9] = -0.0
         yield _sample(
             f"signed zeros, fresh {fresh}", v, centre, owner, "irregular", "irregular", fresh, keep=(0.2, 0.7)
         )
