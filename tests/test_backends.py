@@ -216,7 +216,7 @@ def test_the_command_reports_backends_instruction_set_and_a_passing_self_test(is
     assert named == "scalar" if isa == "scalar" else named in ("scalar", "avx2", "avx512")
     for name in REGISTRY:
         (line,) = [line for line in words if line[:1] == [name]]
-        assert line[1:3] == ["native", "ok,"], line
+        assert line[1:4] == ["cpu", "native", "ok,"], line
     assert lines[-1] == f"{len(REGISTRY)} passed, 0 failed"
 
 
