@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
         "--table",
         type=Path,
         metavar="FILE",
-        help="of `python -m benchmarks table --save`: for the shares of the CPU's bandwidth",
+        help="of `python -m benchmarks table --save`: writes the model of times with the CPU's shares",
     )
     parser.add_argument("--check", action="store_true", help="exit with 1 where a kernel is not as it should be")
     parser.add_argument("--processes", type=int, default=2)
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"python -m benchmarks.gpu: {error}", file=sys.stderr)
         return 2
-    if args.write is not None and args.only in (None, MODEL):
+    if args.write is not None and (args.table is not None or args.only == MODEL):
         shares = {op: row.roofline_share for (op, network), row in stored.items() if network == model.NETWORK}
         tables.write(args.write, tables.MODEL, "\n".join(model.table(shares)))
     return 0 if args.only == MODEL else _compile(toolchains, args)

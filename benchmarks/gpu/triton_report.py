@@ -86,11 +86,7 @@ def _read_nvidia(compiled: Any, name: str, arch: str) -> Kernel:
 
 
 def _read_amd(compiled: Any, name: str, arch: str) -> Kernel:
-    """From the assembler text, which has LLVM's own figures.
-
-    Spills are those of vector registers. Scalar registers go to lanes of vector registers, which costs no memory; where
-    they would not fit there, they make a stack frame.
-    """
+    """From the assembler text, which has LLVM's own figures."""
     text = compiled.asm["amdgcn"]
 
     def figure(key: str) -> int:
@@ -98,13 +94,14 @@ def _read_amd(compiled: Any, name: str, arch: str) -> Kernel:
         assert found, f"{key} is not in the assembler text of {name}"
         return int(found[1])
 
+    spills = figure("vgpr_spill_count") + figure("sgpr_spill_count")
     return Kernel(
         "triton",
         arch,
         name,
         figure("vgpr_count"),
         figure("private_segment_fixed_size"),
-        figure("vgpr_spill_count"),
+        spills,
         compiled.metadata.shared,
         compiled.metadata.num_warps * WAVEFRONT,
         figure("Occupancy") / MOST_WAVES,

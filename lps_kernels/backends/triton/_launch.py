@@ -50,7 +50,7 @@ class Sizes:
 
     step: int = 1024  # weights a program of the optimiser step
     chunk: int = 1024  # coordinates a program that selects or writes; below 2^16
-    search: int = 2048  # keys that a search looks at together
+    search: int = 512  # keys that a search looks at together
     sample: int = 4096  # coordinates that bracket a threshold
     digit: int = 8  # bits of a key that one pass of a search settles
     columns: tuple[int, int] = (4, 128)  # tile of rows x columns for groups of short runs

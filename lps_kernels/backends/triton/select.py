@@ -47,8 +47,9 @@ BOTTOM, TOP, ABOVE, AT_TOP, INSIDE, AT_BOTTOM, THRESHOLD, WANTED, LAST = (tl.con
 STATE = tl.constexpr(9)
 _NEVER = tl.constexpr(2**63 - 1)
 _OPTIONS: dict[str, object] = {"num_warps": 8, **EXACT}
-# A search is one program, whose turns come one after the other: a large one, with loads under way for all its threads.
-_SEARCH_OPTIONS: dict[str, object] = {"num_warps": 16, **registers(64), **EXACT}
+# A search is one program, whose turns come one after the other. It looks at as many keys together as all architectures
+# have registers for.
+_SEARCH_OPTIONS: dict[str, object] = {"num_warps": 8, **registers(64), **EXACT}
 
 
 @triton.jit
