@@ -256,6 +256,9 @@ def test_touching_cuda_would_have_been_seen() -> None:
     assert done.stderr.splitlines()[-1] == "CUDA was touched"
 
 
+without_cuda = pytest.mark.skipif(
+    bool(torch.version.cuda or torch.version.hip), reason="says what happens where torch has neither CUDA nor ROCm"
+)
 PRETEND_CUDA = "import torch; torch.version.cuda = '13.0'\n"
 ON_GPU = """
 names = sorted(lps_kernels._registry.REGISTRY)
@@ -270,6 +273,7 @@ def gpu_lines(done: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
     return {name: rest for name, *rest in lines if name in ("cuda", "triton")}
 
 
+@without_cuda
 def test_on_torch_without_cuda_both_gpu_backends_say_why_they_are_not_active() -> None:
     done = run(["-c", REPORT], ROOT)
     cuda, triton = gpu_lines(done)["cuda"], gpu_lines(done)["triton"]
@@ -324,6 +328,7 @@ print(cuda(True)[1])
     ), done.stderr
 
 
+@without_cuda
 def test_a_required_gpu_backend_that_is_not_there_is_one_clear_sentence() -> None:
     for environment in ({"LPS_REQUIRE": "triton"}, {"LPS_BACKEND": "triton"}):
         done = run(["-c", "import lps_kernels"], ROOT, environment)
