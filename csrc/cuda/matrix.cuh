@@ -20,8 +20,7 @@ constexpr int kTile = 64;          // rows of each factor in a tile
 constexpr int kWords = 16;         // words of depth in a step
 constexpr int kStep = 8;           // words of depth that one instruction of the tensor cores takes
 constexpr int kTileThreads = 128;  // four warps, two by two
-constexpr int kTileBlocks =
-    2;  // at a time on a multiprocessor, at least: leaves a thread all the registers it can name
+constexpr int kTileBlocks = 2;     // at a time on a multiprocessor: leaves a thread all registers that it can name
 constexpr int kWarpTile = 32;
 constexpr int kSlots = kTile * kWords / kTileThreads;  // words of a factor that a thread brings in a step
 constexpr int kAcross = kWarpTile / 16, kAlong = kWarpTile / 8;

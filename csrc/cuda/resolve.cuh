@@ -34,8 +34,7 @@ struct WeightSearch {
     }
   }
 
-  // Calls f with the keys from `first` on, every `step`th, but not with 0. Several are on their way from memory
-  // together.
+  // Calls f with every `step`th key from `first` on, but not with 0. Several are on their way from memory together.
   template <class F, class KeyAt>
   __device__ __forceinline__ static void visit_keys(uint32_t first, uint32_t end, uint32_t step, const F& f,
                                                     const KeyAt& key_at) {
