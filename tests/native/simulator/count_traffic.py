@@ -19,6 +19,7 @@ from benchmarks.gpu import tables
 from lps_kernels._registry import REGISTRY, Args, Op
 from tests.native.adaptors import ADAPTORS, Simulated
 from tests.native.build import build_simulated, load
+from tests.native.simulator.run_samples import kernel_name
 
 LAYER = (512, 1024)
 WEIGHTS = prod(LAYER)
@@ -48,10 +49,10 @@ def count_call(counting: ModuleType, op: Op, args: Args) -> tuple[dict[str, Traf
     """What each kernel of one call moves, and how many launches there were."""
     counting.clear()
     ADAPTORS[op.name](Simulated(counting, processors=PROCESSORS), *args)
-    launched = [name.partition("<")[0] for name in counting.launches()]
+    launched = [kernel_name(launch) for launch in counting.launches()]
     moved = {name: Traffic() for name in launched}
     for kernel, buffers in counting.traffic_counts().items():
-        traffic = moved[kernel.partition("<")[0]]
+        traffic = moved[kernel_name(kernel)]
         for buffer, (loaded, stored) in buffers.items():
             if buffer in ("scratch", "table"):
                 traffic.own_loaded += loaded
@@ -85,6 +86,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.native.simulator.count_traffic", description=__doc__)
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table between the markers of this file")
     args = parser.parse_args()
+    try:
+        if args.write is not None:
+            tables.split(args.write, SECTION)  # before the counting, not after it
+    except ValueError as error:
+        parser.error(str(error))
     lines = table(load(build_simulated("cuda_counting")))
     print("\n".join(lines))
     if args.write is not None:
