@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from lps.extraction.formats import FORMATS, Shrunk, build
+from lps.deploy.extraction.formats import FORMATS, Shrunk, build
 from torch import Tensor, nn
 
 from benchmarks.timing import Thunk, measure

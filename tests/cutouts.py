@@ -77,7 +77,7 @@ def assert_same_answers(net: Lifelong, cutout: nn.Module, x: Tensor, task: int) 
 @contextmanager
 def preferring(format: str) -> Iterator[None]:
     """Let every layer have this format, whatever it costs."""
-    with patch("lps.extraction.formats.seconds", lambda candidate, work: float(candidate != format)):
+    with patch("lps.deploy.extraction.formats.seconds", lambda candidate, work: float(candidate != format)):
         yield
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 from lps import Arrays, Lifelong, Listener, LPSConfig, Task, load, models
-from lps.learning import Learner
-from lps.plan import plan_task
-from lps.undo import CommonTensors
+from lps.methods.lps.phases import Learner
+from lps.methods.lps.plan import plan_task
+from lps.methods.lps.undo import CommonTensors
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 

@@ -3,11 +3,11 @@
 The training engine stands on the operators of :mod:`lps_kernels`; this package holds the method itself.
 """
 
-from lps.config import LPSConfig
+from lps.artifact.read import load
 from lps.errors import LPSError
 from lps.lifelong import Lifelong
-from lps.report import Listener, Row, TaskReport
-from lps.restore import load
+from lps.methods.lps.config import LPSConfig
+from lps.runs.events import Listener, Row, TaskReport
 from lps.task import Arrays, Task
 from lps_kernels import __version__
 

@@ -14,7 +14,7 @@ import jsonargparse
 import torch
 
 from lps.errors import ConfigError, LPSError
-from lps.settings import check_threads
+from lps.runs.settings import check_threads
 from lps_kernels.tf32 import hold_torch_to_it
 
 COMMANDS = {

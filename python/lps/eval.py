@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lps.artifact.read import load
 from lps.cli import COMMANDS, FAILED, Parser, guarded, use_device
 from lps.data import stream
 from lps.errors import FileFormatError
 from lps.lifelong import Lifelong
-from lps.progress import columns, percent
-from lps.restore import load
+from lps.runs.progress import columns, percent
 from lps.task import Task
 
 PROG = "lps.eval"

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lps.atomic import write_atomically
+from lps.artifact.atomic import write_atomically
+from lps.artifact.one_task import single_task
+from lps.artifact.read import load
 from lps.cli import COMMANDS, Parser, check_output, guarded
 from lps.errors import ConfigError, FileFormatError, LPSError
 from lps.lifelong import Lifelong
-from lps.restore import load
-from lps.single import single_task
 
 PROG = "lps.export"
 SUFFIXES = {"torch": ".pt2", "onnx": ".onnx", "lps": ".lps"}

@@ -19,16 +19,16 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lps.atomic import write_atomically
+from lps.artifact.atomic import write_atomically
+from lps.artifact.one_task import origin
+from lps.artifact.read import load
 from lps.cli import COMMANDS, Parser, check_output, guarded, use_device
 from lps.data import Raw, raw
 from lps.data.inputs import Form, ImageFile, InputFile, input_batches, open_inputs
+from lps.deploy.speed import compare
 from lps.errors import ConfigError, FileFormatError
 from lps.export import input_shape, random_inputs
 from lps.lifelong import Lifelong
-from lps.restore import load
-from lps.single import origin
-from lps.speed import compare
 
 PROG = "lps.infer"
 SWITCHES = ("--benchmark", "--dense", "--help", "-h")

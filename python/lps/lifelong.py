@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.data import Dataset
 
-from lps.config import PATTERNS, SHARINGS, LPSConfig
+from lps.artifact.write import save
+from lps.deploy.extraction import extract
+from lps.deploy.serving import ServedTask, rows_of, task_of_each, together
 from lps.errors import ConfigError
-from lps.extraction import extract
-from lps.learning import learn_task
+from lps.methods.lps.config import PATTERNS, SHARINGS, LPSConfig
+from lps.methods.lps.phases import learn_task
+from lps.methods.lps.steppers import OptimizerFactory
 from lps.partition import Partition, find_partitions
-from lps.report import Listener, TaskReport
-from lps.serving import ServedTask, rows_of, task_of_each, together
-from lps.steppers import OptimizerFactory
-from lps.store import save
+from lps.runs.events import Listener, TaskReport
 from lps.task import Batch, Learnt, Task, batches
 from lps_kernels.cutout import Cutout
 

@@ -11,18 +11,18 @@ from typing import Any, cast
 
 import torch
 
+from lps.artifact.read import load
 from lps.cli import COMMANDS, Parser, guarded, use_device
-from lps.config import LPSConfig
 from lps.data import Stream, stream
 from lps.errors import CapacityError, ConfigError, FileFormatError
 from lps.lifelong import Lifelong
+from lps.methods.lps.config import LPSConfig
+from lps.methods.lps.plan import plan_task
 from lps.models import Architecture, create
 from lps.partition import groups_with
-from lps.plan import plan_task
-from lps.progress import Progress, summary
-from lps.restore import load
-from lps.run import CONFIG, MODEL, Records, RunDirectory, check_unused, make_next, read_records, results_of
-from lps.settings import Settings, contradiction, preset, settings_from
+from lps.runs.directory import CONFIG, MODEL, Records, RunDirectory, check_unused, make_next, read_records, results_of
+from lps.runs.progress import Progress, summary
+from lps.runs.settings import Settings, contradiction, preset, settings_from
 from lps.task import Learnt, Task, steps_per_epoch
 
 PROG = "lps.train"

@@ -1,0 +1,1 @@
+"""Tasks in use: cut out, exported, served, measured."""

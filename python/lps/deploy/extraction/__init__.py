@@ -1,0 +1,116 @@
+"""Cuts one task out of a lifelong network as a plain and smaller module.
+
+`trace` makes a graph of the network, `fuse` folds normalisations, `channels` finds what can go, `formats` chooses how
+each layer's weights are held, `rebuild` puts it together. What is returned holds no class of this package.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections import Counter, OrderedDict
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx, nn
+
+from lps.deploy.extraction.channels import Analysis
+from lps.deploy.extraction.fallback import replace_layers
+from lps.deploy.extraction.fuse import fold_norms
+from lps.deploy.extraction.rebuild import plain_name, rebuild
+from lps.deploy.extraction.trace import UntraceableError, answers_alike, modules_of, trace, trial_input
+from lps_kernels.cutout import Cutout, LayerSummary
+
+if TYPE_CHECKING:
+    from lps.lifelong import Lifelong
+
+LOG = logging.getLogger("lps.extract")
+
+
+def extract(net: Lifelong, task: int, batch_size: int, portable: bool) -> Cutout:
+    """The network of one task; see :meth:`lps.Lifelong.extract`."""
+    with torch.no_grad():
+        network = _network_of(net, task)
+        notes: list[str] = []
+        try:
+            traced, unknown = trace(network, net.metadata.get("input_shape"))
+        except UntraceableError as why:
+            notes.append(f"every layer keeps its shape: {why}")
+            LOG.warning(notes[0])
+            return _without_graph(network, net.metadata.get("input_shape"), notes, batch_size, portable)
+        if unknown:
+            LOG.info("without shapes no residual is fused and work is guessed: %s", unknown)
+        layers = _shrink(traced, notes, batch_size, portable)
+        for note in notes:
+            LOG.info(note)
+        return Cutout(_tidy(traced), layers, notes)
+
+
+def _without_graph(
+    network: nn.Module, input_shape: object, notes: list[str], batch_size: int, portable: bool
+) -> Cutout:
+    """Replace layers one by one, unless the code around them minds, which only a trial can tell."""
+    replaced = copy.deepcopy(network)
+    layers = replace_layers(replaced, batch_size, portable)
+    try:
+        example = trial_input(network, input_shape)
+        alike = answers_alike(network(example.clone()), replaced(example.clone()))
+    except Exception:  # whatever the user's own code raises, also where no shape is known
+        alike = False
+    if alike:
+        return Cutout(replaced, layers, notes)
+    notes.append(
+        "every layer is kept as it is: a trial with other layers in their places did not give the same answers"
+    )
+    LOG.warning(notes[-1])
+    return Cutout(network, replace_layers(network, batch_size, portable=True), notes)
+
+
+def _network_of(net: Lifelong, task: int) -> nn.Module:
+    """A copy of the backbone with the task's weights and its head behind it, at rest."""
+    backbone, head = copy.deepcopy(net.backbone), copy.deepcopy(net.heads[task - 1])
+    vars(backbone).pop("architecture", None)  # of lps.models: how to make a whole backbone
+    for partition, _ in net.prunable():
+        partition.compose(task, out=backbone.get_parameter(partition.name))
+    return nn.Sequential(OrderedDict(backbone=backbone, head=head)).eval()
+
+
+def _shrink(traced: fx.GraphModule, notes: list[str], batch_size: int, portable: bool) -> list[LayerSummary]:
+    def note(place: str, reason: str) -> None:
+        text = f"{plain_name(place)} keeps its shape: {reason}"
+        if text not in notes:
+            notes.append(text)
+
+    fixed, untouched = _fixed_layers(traced)
+    fold_norms(traced, fixed)
+    analysis = Analysis(traced, fixed, note)
+    return rebuild(traced, analysis, untouched, batch_size, portable)
+
+
+def _fixed_layers(traced: fx.GraphModule) -> tuple[dict[str, str], set[str]]:
+    """Modules that must keep their shape, with the reason; and those that must stay what they are."""
+    modules = modules_of(traced)
+    calls = Counter(id(modules[node.target]) for node in traced.graph.nodes if node.op == "call_module")
+    places = Counter(id(p) for module in set(modules.values()) for p in module._parameters.values() if p is not None)
+    read = {node.target for node in traced.graph.nodes if node.op == "get_attr"}
+    fixed, untouched = {}, set()
+    for name, module in modules.items():
+        parameters = [(key, p) for key, p in module._parameters.items() if p is not None]
+        if any(f"{name}.{key}" in read for key, _ in parameters):
+            fixed[name] = "its weights are read elsewhere too"
+            untouched.add(name)
+        elif any(places[id(parameter)] > 1 for _, parameter in parameters):
+            fixed[name] = "it shares its weights with another layer"
+        elif calls[id(module)] > 1:
+            fixed[name] = "it is called more than once"
+    return fixed, untouched
+
+
+def _tidy(traced: fx.GraphModule) -> fx.GraphModule:
+    for node in traced.graph.nodes:
+        node.meta.clear()  # which names the classes that the graph was traced from
+    traced.graph.eliminate_dead_code()
+    traced.graph.lint()
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    return traced

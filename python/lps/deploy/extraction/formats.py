@@ -1,0 +1,152 @@
+"""How the weights of one layer are held: the choice between formats, and the layers themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lps.deploy.extraction.ops import Convs
+from lps_kernels.costs import Format, Work, seconds
+from lps_kernels.cutout import LayerSummary
+from lps_kernels.layers import SparseConv, SparseLinear, StructuredConv, StructuredLinear
+
+Choice = Format | Literal["gather"]
+KERNEL_FORMATS = ("structured", "sparse")
+FORMATS: tuple[Format, ...] = ("dense", "structured", "sparse")  # the earlier one wins a tie
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """A layer on the channels that are left, before its format is chosen."""
+
+    template: nn.Linear | Convs  # as it was; stride, padding and dilation stay
+    weight: Tensor
+    bias: Tensor | None
+    positions: int  # how often the weight is applied to a batch
+
+    @property
+    def matrix(self) -> Tensor:
+        """The weight as a GEMM matrix."""
+        return self.weight.flatten(1)
+
+    @property
+    def work(self) -> Work:
+        """What there is to do for a batch."""
+        used = self.matrix != 0
+        return Work(
+            outputs=used.shape[0],
+            inputs=used.shape[1],
+            rows=int(used.any(1).sum()),
+            columns=int(used.any(0).sum()),
+            nonzeros=int(used.sum()),
+            positions=self.positions,
+            taps=prod(self.weight.shape[2:]),
+        )
+
+
+def choose(shrunk: Shrunk, portable: bool) -> Choice:
+    """The format that is expected to be fastest.
+
+    A portable layer is dense; behind a selection of its inputs if it ignores more than half of them.
+    """
+    if portable or shrunk.weight.dtype != torch.float32:  # in float64 our layers are plain loops
+        ignores_most = 0 < 2 * int(shrunk.matrix.any(0).sum()) < shrunk.matrix.shape[1]
+        return "gather" if isinstance(shrunk.template, nn.Linear) and ignores_most else "dense"
+    work = shrunk.work
+    if work.nonzeros == 0:  # a constant: what is left of it is small
+        return "dense"
+    return min(FORMATS, key=lambda format: seconds(format, work))
+
+
+def build(shrunk: Shrunk, format: Choice, relu: bool) -> nn.Module:
+    """The layer in this format; ``relu`` only in a format of ours.
+
+    In format `gather` the indices of the inputs it reads are its buffer `columns`.
+    """
+    template, weight, bias = shrunk.template, shrunk.weight, shrunk.bias
+    if format == "dense":
+        return _torch_layer(template, weight, bias)
+    used = shrunk.matrix != 0
+    rows, columns = used.any(1).nonzero().flatten(), used.any(0).nonzero().flatten()
+    if format == "gather":
+        layer = _torch_layer(template, weight[:, columns], bias)
+        layer.register_buffer("columns", columns)
+        return layer
+    if format == "sparse":
+        return _sparse_layer(template, weight, bias, relu)
+    packed = shrunk.matrix[rows][:, columns].contiguous()
+    left_rows = None if len(rows) == used.shape[0] else rows
+    left_columns = None if len(columns) == used.shape[1] else columns
+    if isinstance(template, nn.Linear):
+        sizes = {"in_features": weight.shape[1], "out_features": weight.shape[0]}
+        return StructuredLinear(packed, bias, columns=left_columns, rows=left_rows, relu=relu, **sizes)
+    return StructuredConv(
+        packed,
+        bias,
+        in_channels=weight.shape[1],
+        out_channels=weight.shape[0],
+        kernel_size=weight.shape[2:],
+        stride=template.stride,
+        padding=_padding(template),
+        dilation=template.dilation,
+        columns=left_columns,
+        rows=left_rows,
+        relu=relu,
+    )
+
+
+def _sparse_layer(template: nn.Linear | Convs, weight: Tensor, bias: Tensor | None, relu: bool) -> nn.Module:
+    if isinstance(template, nn.Linear):
+        return SparseLinear(weight, bias, relu=relu)
+    places = {"stride": template.stride, "padding": _padding(template), "dilation": template.dilation}
+    return SparseConv(weight, bias, relu=relu, **places)
+
+
+def _padding(conv: Convs) -> tuple[int, ...]:
+    assert not isinstance(conv.padding, str)  # ops.is_layer sees to it
+    return conv.padding
+
+
+def _torch_layer(template: nn.Linear | Convs, weight: Tensor, bias: Tensor | None) -> nn.Module:
+    """On the meta device at first, so that nothing is drawn from the user's random numbers."""
+    outputs, inputs = weight.shape[:2]
+    layer: nn.Module
+    if isinstance(template, nn.Linear):
+        layer = nn.Linear(inputs, outputs, bias is not None, device="meta")
+    else:
+        make: type[nn.Module] = type(template)
+        geometry = (weight.shape[2:], template.stride, _padding(template), template.dilation)
+        layer = make(inputs, outputs, *geometry, bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    return layer
+
+
+def summarise(name: str, shrunk: Shrunk, format: Choice, layer: nn.Module) -> LayerSummary:
+    """What became of the layer."""
+    before, after = shrunk.template.weight, shrunk.work
+    whole = (after.rows, after.columns) == (after.outputs, after.inputs)
+    rows, columns = before.shape[0], before[0].numel()
+    dense = Work(rows, columns, rows, columns, before.numel(), shrunk.positions, after.taps)
+    if format == "gather":
+        after = replace(after, inputs=after.columns)
+    return LayerSummary(
+        name=name,
+        format="packed" if format == "structured" and whole else format,
+        before=tuple(before.shape),
+        after=tuple(shrunk.weight.shape),
+        nonzeros=after.nonzeros,
+        held_bytes=_bytes([*layer.parameters(), *layer.buffers()]),
+        dense_bytes=_bytes([*shrunk.template.parameters()]),
+        seconds=seconds("dense" if format == "gather" else format, after),
+        dense_seconds=seconds("dense", dense),
+    )
+
+
+def _bytes(tensors: list[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,0 +1,77 @@
+"""How fast a cut-out task is beside the whole network."""
+
+from __future__ import annotations
+
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+
+from lps.export import checked_difference
+from lps.lifelong import Lifelong
+from lps.runs.progress import columns
+
+# Calls of each network: as many as fit into the time, but some at least and not more than tell anything new.
+SECONDS, LEAST, MOST = 2.0, 10, 5000
+WARM_UP = 3
+
+
+@torch.no_grad()
+def compare(net: Lifelong, task: int, inputs: Tensor) -> str:
+    """Latency of one example and throughput of the whole batch, of the cut-out and of the dense network.
+
+    Both run in turns, so that what else the machine does slows both, and their answers are compared first. Cutting out
+    depends on the batch size, so each has a cut-out of its own; the summary is that of the larger one.
+    """
+    net.eval()
+    net.activate(task)
+    rows, summary, calls = [("", "best", "median")], "", 0
+    for what, batch in (("latency", inputs[:1]), ("throughput", inputs)):
+        small = net.extract(task, batch_size=len(batch))
+        summary = small.summary()
+        checked_difference(f"task {task}: the cut-out", small(batch), net(batch))
+        cut, dense = _in_turns((small, net), batch)
+        rows += _rows(what, len(batch), cut, dense)
+        calls += len(cut)
+    threads = torch.get_num_threads()
+    title = f"task {task} ({net.learnt[task - 1].name}), cut out for batches of {len(inputs)}"
+    where = f"{inputs.device}, {threads} thread{'s' * (threads > 1)}, inputs of {list(inputs.shape[1:])}"
+    how = f"{calls} calls of each network, in turns; each cut-out is made for its batch size"
+    return f"{title}\n{summary}\n\n{columns(rows)}\n\n{where}; {how}"
+
+
+def _in_turns(networks: tuple[nn.Module, ...], batch: Tensor) -> list[list[float]]:
+    """Seconds of each call of each network."""
+    times: list[list[float]] = [[] for _ in networks]
+    for _ in range(WARM_UP):
+        for network in networks:
+            network(batch)
+    begin = perf_counter()
+    while len(times[0]) < LEAST or (perf_counter() - begin < SECONDS and len(times[0]) < MOST):
+        for network, taken in zip(networks, times, strict=True):
+            _wait(batch.device)
+            start = perf_counter()
+            network(batch)
+            _wait(batch.device)
+            taken.append(perf_counter() - start)
+    return times
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _rows(what: str, batch: int, cut: list[float], dense: list[float]) -> list[tuple[str, str, str]]:
+    def row(name: str, times: list[float]) -> tuple[str, str, str]:
+        label = f"{what}, batch {batch}: {name}"
+        return label, _shown(what, batch, min(times)), _shown(what, batch, median(times))
+
+    best, usual = min(dense) / min(cut), median(dense) / median(cut)
+    ratios = ("  speed-up of the cut-out", f"{best:.2f}x", f"{usual:.2f}x")
+    return [row("cut-out", cut), row("dense network", dense), ratios]
+
+
+def _shown(what: str, batch: int, seconds: float) -> str:
+    return f"{1e3 * seconds:.3f} ms" if what == "latency" else f"{batch / seconds:,.0f} /s"

@@ -1,0 +1,1 @@
+"""Ways to learn a stream of tasks."""

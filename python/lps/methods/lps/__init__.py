@@ -1,0 +1,1 @@
+"""Learn-Prune-Share."""

@@ -1,0 +1,1 @@
+"""A run: its settings, what it shows and what it leaves behind."""

@@ -1,0 +1,187 @@
+"""The run directory: ``config.yaml``, ``results.json``, ``metrics.csv``, TensorBoard events and ``model.lps``.
+
+Files that a resumed run reads are replaced as a whole, so that a run can be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field, fields
+from itertools import count
+from math import isnan
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
+
+from lps.artifact.atomic import write_atomically
+from lps.errors import ConfigError, FileFormatError
+from lps.lifelong import Lifelong
+from lps.runs import metrics
+from lps.runs.events import Row, TaskReport
+from lps.runs.settings import Settings
+from lps_kernels import __version__
+
+CONFIG, RESULTS, METRICS, MODEL = "config.yaml", "results.json", "metrics.csv", "model.lps"
+
+# What is written beside the values of a row: where it belongs.
+_PLACE = ("task", "phase", "event", "epoch", "step", "seconds")
+
+
+@dataclass
+class Records:
+    """What was measured task by task; all else in results.json follows from it and the network."""
+
+    accuracy: list[list[float]] = field(default_factory=list)  # row i: tasks 1 to i after task i
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, report: TaskReport, digest: str, accuracy: list[float], seconds: float) -> None:
+        """Append a task."""
+        self.accuracy.append(accuracy)
+        self.tasks.append(
+            {
+                "name": report.name,
+                "seconds": seconds,
+                "phase_seconds": report.seconds,
+                "validation_before_projection": _known(report.accuracy_before_projection),
+                "validation_after_projection": _known(report.accuracy_after_projection),
+                "validation": _known(report.accuracy),
+                "residuals": [[_known(value) for value in residual] for residual in report.residuals],
+                "digest": digest,
+            }
+        )
+
+
+def make_next(benchmark: str) -> Path:
+    """Make the first ``runs/<benchmark>-<number>`` that does not exist."""
+    Path("runs").mkdir(exist_ok=True)
+    for number in count(1):
+        path = Path("runs") / f"{benchmark}-{number}"
+        with suppress(FileExistsError):  # perhaps made by another run just now
+            path.mkdir()
+            break
+    return path
+
+
+def check_unused(path: Path) -> None:
+    """Refuse a directory that holds something."""
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"output: {path} is a file; choose a directory")
+    if path.exists() and any(path.iterdir()):
+        go_on = ", or go on with the run in it with --resume" if (path / CONFIG).exists() else ""
+        raise ConfigError(f"output: {path} is not empty; choose another{go_on}")
+
+
+def read_records(path: Path, learnt: int) -> Records:
+    """The records of the first ``learnt`` tasks of a run; a task that was recorded but not saved is left out."""
+    try:
+        results = json.loads((path / RESULTS).read_text(encoding="utf-8"))
+        rows = [[float(value) for value in row if value is not None] for row in results["accuracy"]][:learnt]
+        tasks = [dict(task) for task in results["tasks"]][:learnt]
+        for task in tasks:  # what the table shows
+            float(task["seconds"]), str(task["name"])
+    except FileNotFoundError:
+        raise FileFormatError(
+            f"{path / RESULTS}: is missing, but {MODEL} has {learnt} tasks; start another run"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileFormatError(f"{path / RESULTS}: is not the record of a run ({error}); start another run") from None
+    if [len(row) for row in rows] != list(range(1, learnt + 1)) or len(tasks) != learnt:
+        raise FileFormatError(f"{path / RESULTS}: lacks some of the {learnt} tasks of {MODEL}; start another run")
+    return Records(rows, tasks)
+
+
+def results_of(settings: Settings, net: Lifelong, records: Records, artifact_bytes: int | None) -> dict[str, Any]:
+    """The contents of results.json."""
+    matrix: list[list[float | None]] = [[*row, *[None] * (settings.tasks - len(row))] for row in records.accuracy]
+    return {
+        "benchmark": settings.benchmark,
+        "method": "lps",
+        "seed": settings.seed,
+        "accuracy": matrix,
+        "average_accuracy": _known(metrics.average_accuracy(matrix)),
+        "forgetting": _known(metrics.forgetting(matrix)),
+        "bwt": _known(metrics.bwt(matrix)),
+        "capacity": metrics.capacity(net),
+        "capacity_per_layer": metrics.capacity_per_layer(net),
+        "density": metrics.density(net),
+        "artifact_bytes": artifact_bytes,
+        "separate_bytes": metrics.separate_bytes(net),
+        "seconds": sum(task["seconds"] for task in records.tasks),
+        "tasks": records.tasks,
+        "version": __version__,
+        "threads": torch.get_num_threads(),
+        "device": settings.device,
+    }
+
+
+class RunDirectory:
+    """Writes what a run leaves behind; ``steps`` is how many the tasks learnt so far took."""
+
+    def __init__(self, path: Path, settings: Settings, learnt: int, steps: int) -> None:
+        self.path, self.settings = path, settings
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"output: {path}: cannot be made: {error.strerror}; choose another") from None
+        self._steps = steps
+        self._drop_rows_after(learnt)
+        write_atomically(path / CONFIG, settings.to_yaml().encode())
+        self._table = (path / METRICS).open("a", newline="", encoding="utf-8")
+        # Events of a task that was not finished are to be forgotten, like its rows.
+        self._events = SummaryWriter(str(path), purge_step=steps)
+
+    def __enter__(self) -> RunDirectory:
+        """Closes its files at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the files."""
+        self._table.close()
+        self._events.close()
+
+    def row(self, row: Row) -> None:
+        """Add a line to metrics.csv and its values to the events."""
+        csv.writer(self._table).writerow([_known(value) for value in astuple(row)])
+        self._table.flush()
+        for option in fields(Row):
+            value = getattr(row, option.name)
+            if option.name not in _PLACE and not isnan(value):
+                name = f"task {row.task}/{option.name}"
+                self._events.add_scalar(name, value, self._steps + row.step)
+
+    def save(self, net: Lifelong, records: Records, steps: int) -> dict[str, Any]:
+        """Write the network and the results after a task that took so many steps."""
+        self._steps += steps
+        for number, accuracy in enumerate(records.accuracy[-1], start=1):
+            self._events.add_scalar(f"test accuracy/task {number}", accuracy, self._steps)
+        # Killed between the first two lines, a resumed run leaves out the record; the other way round it would lack it.
+        self._write_results(net, records)
+        net.save(self.path / MODEL)
+        return self._write_results(net, records)
+
+    def _write_results(self, net: Lifelong, records: Records) -> dict[str, Any]:
+        model = self.path / MODEL
+        results = results_of(self.settings, net, records, model.stat().st_size if model.exists() else None)
+        write_atomically(self.path / RESULTS, (json.dumps(results, indent=1, allow_nan=False) + "\n").encode())
+        return results
+
+    def _drop_rows_after(self, learnt: int) -> None:
+        """Keep the header and the rows of finished tasks."""
+        path = self.path / METRICS
+        header = ",".join(option.name for option in fields(Row))
+        # Whatever else someone put into the file is left out with the rows of unfinished tasks.
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        kept = [line for line in lines if line.partition(",")[0] in {str(task) for task in range(1, learnt + 1)}]
+        write_atomically(path, ("\n".join([header, *kept]) + "\n").encode())
+
+
+def _known(value: Any) -> Any:
+    """None for NaN, which JSON does not know; csv leaves it empty."""
+    return None if isinstance(value, float) and isnan(value) else value

@@ -1,0 +1,141 @@
+"""What the user sees of a run: a bar on a terminal, plain lines in a log file, a table at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from math import isnan, nan
+from time import perf_counter
+from typing import Any
+
+from tqdm import tqdm
+
+from lps.runs.events import PHASES, Listener, Row
+
+# Lines of a log file: epochs not more often than this, except the last of a phase; some line at least this often.
+LEAST_SECONDS, MOST_SECONDS = 2.0, 10.0
+
+
+class Progress(Listener):
+    """Shows how the learning goes, and passes every row on to ``log``.
+
+    ``steps`` is the number of training steps that this process has before it, over all tasks.
+    """
+
+    def __init__(self, tasks: int, epochs: Sequence[int], steps: int, log: Callable[[Row], None]) -> None:
+        self.tasks, self.steps, self.log = tasks, steps, log
+        self.epochs = dict(zip(PHASES, epochs, strict=True))
+        self.done = 0
+        self.begin = self.shown = self.epoch_shown = perf_counter()
+        self.terminal = sys.stdout.isatty()
+        self.bar: tqdm[Any] | None = None
+
+    def start(self, task: int, name: str, steps: int) -> None:
+        """A task of so many steps begins."""
+        self.label = f"task {task}/{self.tasks} {name}"
+        self.phase, self.epoch, self.accuracy, self.rho = PHASES[0], 1, nan, 0.0
+        self.seen, self.epoch_begin = 0, perf_counter()
+        if self.terminal:
+            form = "{desc} {percentage:3.0f} %|{bar}| {postfix}"
+            self.bar = tqdm(total=steps, file=sys.stdout, leave=False, dynamic_ncols=True, bar_format=form)
+            self.bar.set_description_str(self.label)
+
+    def step(self, phase: str, examples: int) -> None:
+        """A step is done."""
+        self.done += 1
+        self.seen += examples
+        if phase != self.phase:
+            self.phase, self.epoch = phase, 1
+        if self.bar is not None:
+            self.bar.update()
+        elif perf_counter() - self.shown > MOST_SECONDS:
+            self._line(f"{self._place()}  {self._speed(self.seen / (perf_counter() - self.epoch_begin))}")
+
+    def row(self, row: Row) -> None:
+        """A line for the log; the user sees some of them."""
+        self.log(row)
+        if row.event == "epoch":
+            self._show_epoch(row)
+        elif row.event == "pruned":
+            change = f"val {percent(self.accuracy)} -> {percent(row.accuracy)}"
+            self._line(f"{self.label}  pruned  {change}  density {percent(row.density, 1)}")
+        elif row.rho != self.rho:  # the first projection of a level tells how far it is to the pruned network
+            self.rho = row.rho
+            if not self.terminal:
+                self._line(f"{self.label}  admm  penalty {row.rho:g}  distance to the pruned network {row.primal:.3g}")
+
+    def learnt(self, accuracy: Sequence[float], seconds: float) -> None:
+        """A task is learnt and all tasks are tested."""
+        self.close()
+        average = sum(accuracy) / len(accuracy)
+        self._line(f"{self.label}  learnt in {seconds:.1f} s  test {percent(accuracy[-1])}  average {percent(average)}")
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+    def _show_epoch(self, row: Row) -> None:
+        self.phase, self.epoch, self.accuracy = row.phase, row.epoch, row.accuracy
+        place, last = self._place(), row.epoch == self.epochs[row.phase]
+        figures = f"loss {row.loss:.4f}  val {percent(row.accuracy)}  {self._speed(row.samples_per_second)}"
+        if self.bar is not None:
+            self.bar.set_description_str(place)
+            self.bar.set_postfix_str(figures)
+        elif last or perf_counter() - self.epoch_shown >= LEAST_SECONDS:
+            self._line(f"{place}  {figures}")
+            self.epoch_shown = perf_counter()
+        self.epoch += 1
+        self.seen, self.epoch_begin = 0, perf_counter()
+
+    def _place(self) -> str:
+        return f"{self.label}  {self.phase} {self.epoch}/{self.epochs[self.phase]}"
+
+    def _speed(self, samples_per_second: float) -> str:
+        seconds = (perf_counter() - self.begin) / self.done * (self.steps - self.done)
+        return f"{samples_per_second:,.0f} samples/s  ETA {tqdm.format_interval(seconds)}"
+
+    def _line(self, text: str) -> None:
+        if self.bar is not None:
+            self.bar.write(text, file=sys.stdout)
+        else:
+            print(text, flush=True)
+        self.shown = perf_counter()
+
+
+def percent(share: float | None, digits: int = 2) -> str:
+    """A share as a percentage, or a dash."""
+    return "-" if share is None or isnan(share) else f"{100 * share:.{digits}f} %"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """A table with the first column to the left and the others to the right; the first row is the heading."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def summary(results: dict[str, Any], written: str) -> str:
+    """The final table: every task, then the figures of the whole run and where it was written."""
+    rows = [("task", "when learnt", "now", "owned", "density", "seconds")]
+    for i, task in enumerate(results["tasks"]):
+        when, now = results["accuracy"][i][i], results["accuracy"][-1][i]
+        shares = (percent(results["capacity"][i], 1), percent(results["density"][i], 1))
+        rows.append((task["name"], percent(when), percent(now), *shares, f"{task['seconds']:.1f}"))
+    size, separate = results["artifact_bytes"], results["separate_bytes"]
+    figures = (
+        f"average accuracy  {percent(results['average_accuracy'])}",
+        f"forgetting        {percent(results['forgetting'])}",
+        f"bwt               {percent(results['bwt'])}",
+        f"file              {size:,} bytes; a dense network for each task: {separate:,} bytes, "
+        f"{separate / size:.1f} times as much",
+        f"written           {written}",
+    )
+    return "\n".join([columns(rows), "", *figures])

@@ -1,0 +1,299 @@
+"""What is saved comes back: the same answers to the bit, in this process and in another, and learning goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lps import Lifelong, Listener, Task
+from lps.artifact.read import load
+from lps.errors import ConfigError, LPSError
+from lps.models import mlp
+from torch import Tensor, nn
+
+from lps_kernels import __version__
+from tests.toy import QUICK, answers, inputs_of, toy_convnet, toy_mlp, toy_task
+
+CONFIG = replace(QUICK, epochs=(1, 1, 1))
+
+
+class Tied(nn.Module):
+    """One weight used twice, a buffer that is a view of another, integers and a number without a shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(12, 12)
+        self.second = nn.Linear(12, 12)
+        self.second.weight = self.first.weight
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, 12).to(torch.bfloat16))
+        self.register_buffer("part", self.get_buffer("scale")[:6])
+        self.register_buffer("count", torch.tensor(7), persistent=False)
+        self.register_buffer("flags", torch.tensor([True, False]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.second(torch.relu(self.first(x))) * self.get_buffer("scale")
+        return features
+
+
+# Backbone, features, pattern, sharing, shape of an input.
+NETS: dict[str, tuple[Callable[[], nn.Module], int, str, str, tuple[int, ...]]] = {
+    "mlp with batch norm": (toy_mlp, 16, "irregular", "elementwise", (12,)),
+    "convolutions": (toy_convnet, 16, "column", "structured", (3, 8, 8)),
+    "tied weights": (Tied, 12, "filter", "elementwise", (12,)),
+    "float64": (lambda: mlp(12, (24, 16), dropout=0.1).double(), 16, "irregular", "elementwise", (12,)),
+    "known architecture": (lambda: mlp(12, (24, 16), dropout=0.1), 16, "irregular", "elementwise", (12,)),
+}
+
+
+def trained(kind: str, tasks: int = 3) -> tuple[Lifelong, list[Task]]:
+    make, features, pattern, sharing, shape = NETS[kind]
+    torch.manual_seed(0)
+    net = Lifelong(make(), features, pattern=pattern, sharing=sharing)
+    dtype = next(net.parameters()).dtype
+    stream = [toy_task(seed, shape, classes=3 + seed, dtype=dtype) for seed in range(tasks + 1)]
+    for task in stream[:tasks]:
+        net.learn(task, CONFIG)
+    net.metadata = {"seed": 0, "note": 'ü "quoted"', "shares": [0.2, None, True]}
+    return net, stream
+
+
+@pytest.fixture(params=list(NETS))
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Lifelong, list[Task], Path]:
+    net, stream = trained(request.param)
+    path = tmp_path / "model.lps"
+    net.save(path)
+    return request.param, net, stream, path
+
+
+def loaded(kind: str, path: Path) -> Lifelong:
+    torch.manual_seed(99)  # the backbone that is given starts from other weights
+    return load(path) if kind in ("known architecture", "float64") else load(path, NETS[kind][0]())
+
+
+def test_comes_back_bit_for_bit_and_goes_on(saved: tuple[str, Lifelong, list[Task], Path], tmp_path: Path) -> None:
+    kind, net, stream, path = saved
+    twin = loaded(kind, path)
+    assert not twin.training
+    assert not any(parameter.requires_grad for parameter in twin.parameters())
+    for name in ("learnt", "metadata", "features", "pattern", "sharing", "exclude"):
+        assert getattr(twin, name) == getattr(net, name), name
+    assert net.state_dict().keys() == twin.state_dict().keys()
+    for name, tensor in net.state_dict().items():
+        assert torch.equal(tensor, twin.state_dict()[name]), name
+    for (ours, _), (theirs, _) in zip(net.prunable(), twin.prunable(), strict=True):
+        assert (ours.spent, ours.init_std, ours.tasks) == (theirs.spent, theirs.init_std, theirs.tasks)
+    net.eval()
+    inputs = inputs_of(stream[2])
+    assert torch.equal(net(inputs, task=3), twin(inputs))  # without a number, the task learnt last
+    assert all(map(torch.equal, answers(net, stream[:3]), answers(twin, stream[:3])))
+
+    training = []
+    for network in (net, twin):
+        network.train()
+        torch.manual_seed(5)  # of dropout
+        training.append(network(inputs, task=2))
+    assert torch.equal(*training)
+    assert [m.training for m in net.modules()] == [m.training for m in twin.modules()]
+
+    again = tmp_path / "again.lps"
+    twin.save(again)
+    assert again.read_bytes() == path.read_bytes()
+
+    for network in (net, twin):
+        network.learn(stream[3], CONFIG)
+    assert net.learnt == twin.learnt
+    assert all(map(torch.equal, answers(net, stream), answers(twin, stream)))
+
+
+def test_channels_last_backbone_answers_the_same(tmp_path: Path) -> None:
+    net, stream = trained("convolutions", tasks=2)
+    net.save(tmp_path / "model.lps")
+    backbone = toy_convnet()
+    backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    twin = load(tmp_path / "model.lps", backbone)
+    assert all(map(torch.equal, answers(net, stream[:2]), answers(twin, stream[:2])))
+
+
+def test_one_task_and_layers_that_own_nothing(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = Lifelong(toy_mlp(), 16, exclude=["0.weight"])
+    net.backbone.architecture = "mine"  # type: ignore[assignment]  # a user's own attribute, which is left alone
+    stream = [toy_task(0), toy_task(1)]
+    net.learn(stream[0], replace(CONFIG, alpha=0.3))
+    net.save(str(tmp_path / "one.lps"))
+    assert torch.equal(answers(load(tmp_path / "one.lps", toy_mlp()), stream[:1])[0], answers(net, stream[:1])[0])
+    net.learn(stream[1], replace(CONFIG, alpha=0.0))
+    net.save(tmp_path / "two.lps")
+    twin = load(tmp_path / "two.lps", toy_mlp())
+    assert twin.exclude == ("0.weight",)
+    assert all(map(torch.equal, answers(net, stream), answers(twin, stream)))
+
+
+SECOND_PROCESS = """
+import hashlib, sys, torch
+from lps.artifact.read import load
+net = load(sys.argv[1])
+x = torch.linspace(-2, 2, 60).reshape(5, 12)
+for task in (1, 2, 3):
+    print(hashlib.sha256(net(x, task=task).numpy().tobytes()).hexdigest())
+"""
+
+
+def test_second_process_gives_the_same_bits(tmp_path: Path) -> None:
+    net, _ = trained("known architecture")
+    net.save(tmp_path / "model.lps")
+    net.eval()
+    x = torch.linspace(-2, 2, 60).reshape(5, 12)
+    expected = [hashlib.sha256(net(x, task=task).numpy().tobytes()).hexdigest() for task in (1, 2, 3)]
+    command = [sys.executable, "-c", SECOND_PROCESS, str(tmp_path / "model.lps")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert result.stdout.split() == expected, result.stderr
+
+
+def header_of(path: Path) -> tuple[dict[str, Any], bytes]:
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def test_exact_size(tmp_path: Path) -> None:
+    """Values of owned weights, three tasks in two bits a weight, masks over what was owned, heads, common tensors."""
+    net, _ = trained("mlp with batch norm")
+    net.save(tmp_path / "model.lps")
+    _, data = header_of(tmp_path / "model.lps")
+    expected = 32  # the checksum
+    for size in (12 * 24, 24 * 16):
+        owned = [int(size * share + 0.5) for share in (0.2, 0.4, 0.6)]
+        expected += 4 * owned[2] + 2 * (size // 8) + sum((count + 7) // 8 for count in owned[:2])
+    expected += 4 * sum(classes * 16 + classes for classes in (3, 4, 5))
+    expected += 4 * (24 + 16 + 4 * 24) + 8  # biases, batch norm and its counter of batches
+    assert len(data) == expected
+
+
+def test_a_reader_written_from_the_document_alone(tmp_path: Path) -> None:
+    """docs/format.md in numpy: weights composed, checksum and digests recomputed."""
+    net, _ = trained("mlp with batch norm")
+    with torch.no_grad():
+        next(net.prunable())[0].w_bar[0, 0] = -0.0
+    net.learnt = [replace(task, digest=net.digest(number)) for number, task in enumerate(net.learnt, 1)]
+    net.save(tmp_path / "model.lps")
+    header, data = header_of(tmp_path / "model.lps")
+    text = header.pop("__metadata__")["manifest"]
+    manifest = json.loads(text)
+    assert (manifest["version"], manifest["written_by"]) == (1, __version__)
+    names = {"F32": "float32", "I64": "int64", "U8": "uint8"}
+    tensors, checksum = {}, hashlib.sha256(text.encode())
+    for name in sorted(header):
+        begin, end = header[name]["data_offsets"]
+        dtype, shape = names[header[name]["dtype"]], header[name]["shape"]
+        tensors[name] = np.frombuffer(data[begin:end], dtype).reshape(shape)
+        if name != "checksum":
+            checksum.update(f"\n{name} {dtype} {shape}\n".encode() + data[begin:end])
+    assert checksum.digest() == tensors["checksum"].tobytes()
+
+    def bits(packed: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+        return np.unpackbits(packed, count=count, bitorder="little")
+
+    for number, task in enumerate(manifest["tasks"], 1):
+        digest = hashlib.sha256()
+        for layer in manifest["layers"]:
+            name, shape = layer["name"], layer["shape"]
+            size = int(np.prod(shape))
+            owner = np.zeros(size, np.uint8)
+            for j, plane in enumerate(tensors[f"owner/{name}"]):
+                owner += bits(plane, size) << j
+            values = np.zeros(size, layer["dtype"])
+            values[owner > 0] = tensors[f"values/{name}"]
+            used = owner == number
+            earlier = (owner > 0) & (owner < number)
+            if number > 1:
+                used[earlier] = bits(tensors[f"mask/{number}/{name}"], earlier.sum())
+            weight = np.where(used, values, 0) + np.zeros((), layer["dtype"])
+            digest.update(f"{name} torch.{layer['dtype']} {shape}\n".encode() + weight.tobytes())
+        for common in manifest["common"]:
+            digest.update(f"{common['name']} torch.{common['dtype']} {common['shape']}\n".encode())
+            digest.update(tensors[f"common/{common['name']}"].tobytes())
+        for name in ("weight", "bias"):
+            head = tensors[f"head/{number}/{name}"]
+            digest.update(f"head.{name} torch.{head.dtype} {list(head.shape)}\n".encode() + head.tobytes())
+        assert digest.hexdigest() == task["digest"]
+
+
+def test_nothing_to_save_and_saving_while_learning(tmp_path: Path) -> None:
+    path, net = tmp_path / "model.lps", Lifelong(toy_mlp(), 16)
+
+    class Saves(Listener):
+        def step(self, phase: str, examples: int) -> None:
+            net.save(path)
+
+    with pytest.raises(ConfigError, match="nothing to save"):
+        net.save(path)
+    net.learn(toy_task(0), CONFIG)
+    with pytest.raises(ConfigError, match="a task is being learnt"):
+        net.learn(toy_task(1), CONFIG, listener=Saves())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refuses_what_could_not_be_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "model.lps"
+    net, _ = trained("mlp with batch norm", tasks=2)
+    for metadata in ({"x": object()}, {"x": float("nan")}, {"x": np.float32(1)}):
+        net.metadata = metadata
+        with pytest.raises(ConfigError, match="metadata: expected what JSON can hold"):
+            net.save(path)
+    net.metadata = {}
+    net.backbone.train()
+    net.backbone(torch.randn(8, 12))  # moves the running statistics behind the network's back
+    with pytest.raises(ConfigError, match=r"task 1 \(clouds-0\) is not as it was learnt"):
+        net.save(path)
+
+    backbone = toy_mlp()
+    backbone.register_buffer("phase", torch.zeros(2, dtype=torch.complex128))
+    other = Lifelong(backbone, 16)
+    other.learn(toy_task(0), CONFIG)
+    with pytest.raises(ConfigError, match=r"phase: expected one of float64, .*, got complex128"):
+        other.save(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def net() -> Lifelong:
+    return trained("known architecture", tasks=2)[0]
+
+
+def test_paths_that_cannot_be_written(net: Lifelong, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "directory").mkdir()
+    for path, reason in (
+        (tmp_path / "none" / "model.lps", "No such file or directory; make the directory first"),
+        (tmp_path / "file" / "model.lps", "Not a directory; choose a path whose parents are directories"),
+        (tmp_path / "directory", "Is a directory; choose the path of a file"),
+        (tmp_path / ("x" * 300), "File name too long; choose another path"),
+    ):
+        with pytest.raises(LPSError) as refusal:
+            net.save(path)
+        assert str(refusal.value) == f"{path}: could not be written: {reason}"
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["directory", "file"]
+
+
+def test_links_and_rights_are_those_of_a_plain_file(net: Lifelong, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    link, target, plain = tmp_path / "latest.lps", tmp_path / "store" / "model.lps", tmp_path / "plain"
+    link.symlink_to(target)
+    net.save(link)
+    plain.touch()
+    assert link.is_symlink()
+    assert load(link).learnt == net.learnt
+    assert target.stat().st_mode == plain.stat().st_mode

@@ -1,0 +1,153 @@
+"""Fetching files from a real server on this machine: whole and right, or one sentence and nothing left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from lps.data import cifar, download, stream
+from lps.data.download import SOURCES, Source, fetch
+from lps.errors import ConfigError, DataError
+
+from tests.data.test_streams import write_mnist
+
+CONTENT = bytes(range(256)) * 1000
+NAME = "cifar-10-binary.tar.gz"
+
+
+class Server(SimpleHTTPRequestHandler):
+    """Serves a folder; a name that starts with "short" is promised longer than it is."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        if not self.path.startswith("/short/"):
+            super().do_GET()
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(2 * len(CONTENT)))
+        self.end_headers()
+        self.wfile.write(CONTENT)
+
+
+def serve(folder: Path) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Server, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Path:
+    folder = tmp_path / "remote"
+    folder.mkdir()
+    (folder / NAME).write_bytes(CONTENT)
+    return folder
+
+
+@pytest.fixture
+def url(remote: Path) -> Iterator[str]:
+    yield from serve(remote)
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum of what the server has."""
+    monkeypatch.setitem(SOURCES, "cifar10", Source("", {NAME: hashlib.md5(CONTENT).hexdigest()}))
+
+
+def refused(url: str, folder: Path, *parts: str) -> None:
+    with pytest.raises(DataError) as caught:
+        fetch("cifar10", folder, base_url=url)
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in (*parts, NAME):
+        assert part in message
+
+
+@pytest.mark.usefixtures("known")
+def test_a_file_is_fetched_once(url: str, remote: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    local = tmp_path / "new" / "folder"
+    assert fetch("cifar10", local, base_url=url) == [local / NAME]
+    assert (local / NAME).read_bytes() == CONTENT
+    assert [path.name for path in local.iterdir()] == [NAME]
+    assert "100%" in capfd.readouterr().err  # the progress bar
+    (remote / NAME).unlink()
+    assert fetch("cifar10", local, base_url=url) == [local / NAME]
+
+
+@pytest.mark.usefixtures("known")
+def test_a_damaged_file_is_fetched_again(url: str, tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(CONTENT[:-1])
+    fetch("cifar10", tmp_path, base_url=url)
+    assert (tmp_path / NAME).read_bytes() == CONTENT
+
+
+def test_a_wrong_sum_keeps_nothing(url: str, tmp_path: Path) -> None:
+    local = tmp_path / "local"
+    refused(url, local, "md5 sum: expected c32a1d4ab5d03f1284b67883e8d87530")
+    assert list(local.iterdir()) == []
+
+
+@pytest.mark.usefixtures("known")
+def test_an_absent_file_keeps_nothing(url: str, remote: Path, tmp_path: Path) -> None:
+    (remote / NAME).unlink()
+    local = tmp_path / "local"
+    refused(url, local, "the server answered 404", str(local))
+    assert list(local.iterdir()) == []
+
+
+@pytest.mark.usefixtures("known")
+def test_a_broken_connection_keeps_nothing(url: str, tmp_path: Path) -> None:
+    local = tmp_path / "local"
+    refused(url + "short/", local, "no whole answer came")
+    assert list(local.iterdir()) == []
+
+
+@pytest.mark.usefixtures("known")
+def test_no_server(remote: Path, tmp_path: Path) -> None:
+    server = serve(remote)
+    url = next(server)
+    next(server, None)  # stops it
+    refused(url, tmp_path / "local", "no whole answer came (ConnectionError)")
+
+
+@pytest.mark.usefixtures("known")
+def test_a_folder_that_cannot_be(url: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    refused(url, tmp_path / "file" / "folder", "cannot be written")
+
+
+def test_an_unknown_set() -> None:
+    with pytest.raises(ConfigError, match="known are mnist, cifar10, cifar100"):
+        fetch("svhn", Path())
+
+
+def test_every_source_is_https_with_md5_sums() -> None:
+    for source in SOURCES.values():
+        assert source.url.startswith("https://")
+        assert source.url.endswith("/")
+        assert all(len(bytes.fromhex(md5)) == 16 for md5 in source.md5.values())
+    assert set(SOURCES["cifar100"].md5) == {cifar.CIFAR100.archive}
+
+
+def test_a_stream_fetches_what_is_missing(
+    url: str, remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_mnist(remote)
+    sums = {name: hashlib.md5((remote / name).read_bytes()).hexdigest() for name in SOURCES["mnist"].md5}
+    monkeypatch.setitem(SOURCES, "mnist", Source(url, sums))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert len(stream("permuted-mnist", download=True, tasks=3)) == 3
+    assert sorted(path.name for path in download.default_directory().iterdir()) == sorted(sums)
+    monkeypatch.setitem(SOURCES, "mnist", Source("http://127.0.0.1:9/", sums))  # nobody is asked again
+    assert len(stream("permuted-mnist", download=True)) == 10
+    assert len(stream("permuted-mnist")) == 10
