@@ -52,7 +52,7 @@ def fabricate(
         net.heads.append(nn.Linear(features, classes, dtype=dtype))
         net.learnt.append(Learnt(f"task-{task}", classes, ""))
     if input_shape is not None:
-        net.metadata["input_shape"] = list(input_shape)
+        net.metadata.input_shape = list(input_shape)
     return net.eval()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from lps.artifact.read import load
 from lps.cli import COMMANDS, FAILED, Parser, guarded, use_device
@@ -37,7 +37,7 @@ def _main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     device = use_device(options.device, options.threads)
     net = load(options.file).to(device)
-    if "stream" not in net.metadata:
+    if net.metadata.stream is None:
         print(columns([("task", "digest"), *((task.name, "ok") for task in net.learnt)]))
         print(f"\n{options.file} does not name its data: the digests are right, accuracies were not measured")
         return 0
@@ -57,17 +57,15 @@ def _main(arguments: list[str]) -> int:
 
 def _recorded(file: str, net: Lifelong, data_dir: str | None, download: bool) -> tuple[list[float], list[Task]]:
     """The accuracies that the file promises and the tasks that it names."""
-    source: Any = net.metadata["stream"]
-    try:
-        recorded = [float(accuracy) for accuracy in net.metadata["accuracy"]]
-        benchmark, seed, window = str(source["benchmark"]), int(source["seed"]), source["window"]
-        window = None if window is None else int(window)
-    except (KeyError, TypeError, ValueError):
-        raise FileFormatError(f"{file}: its metadata do not describe a stream of tasks; train it again") from None
+    source, recorded = net.metadata.stream, net.metadata.accuracy or []
+    assert source is not None
     if len(recorded) != len(net.learnt):
         raise FileFormatError(f"{file}: has {len(net.learnt)} tasks but {len(recorded)} accuracies; train it again")
     folder = None if data_dir is None else Path(data_dir)
-    tasks = stream(benchmark, data_dir=folder, tasks=len(recorded), seed=seed, download=download, window=window)
+    window = cast("int | None", source.options.get("window"))
+    tasks = stream(
+        source.benchmark, data_dir=folder, tasks=len(recorded), seed=source.seed, download=download, window=window
+    )
     return recorded, list(tasks)
 
 

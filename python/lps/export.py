@@ -24,7 +24,7 @@ from lps.artifact.atomic import write_atomically
 from lps.artifact.one_task import single_task
 from lps.artifact.read import load
 from lps.cli import COMMANDS, Parser, check_output, guarded
-from lps.errors import ConfigError, FileFormatError, LPSError
+from lps.errors import ConfigError, LPSError
 from lps.lifelong import Lifelong
 
 PROG = "lps.export"
@@ -80,21 +80,16 @@ def _main(arguments: list[str]) -> int:
 def input_shape(net: Lifelong, file: Path, given: str | None) -> list[int]:
     """The shape of one example: what the user says, which the network then knows too, else what the file says."""
     if given is None:
-        if "input_shape" not in net.metadata:
+        if net.metadata.input_shape is None:
             raise ConfigError(f"{file}: does not tell the shape of its inputs; pass --input-shape, as in 3,32,32")
-        shape = net.metadata["input_shape"]
-        if not isinstance(shape, list) or not all(type(size) is int and 0 < size < MOST for size in shape):
-            raise FileFormatError(
-                f"{file}: metadata.input_shape: expected a list of numbers above 0, got {shape!r:.60}"
-            )
-        return shape
+        return net.metadata.input_shape
     try:
         sizes = [int(size) for size in given.split(",")]
     except ValueError:
         sizes = [0]
     if not all(0 < size < MOST for size in sizes):
         raise ConfigError(f"--input-shape: expected whole numbers above 0, as in 3,32,32, got {given}")
-    net.metadata["input_shape"] = sizes  # which cutting out makes use of
+    net.metadata.input_shape = sizes  # which cutting out makes use of
     return sizes
 
 

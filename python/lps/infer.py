@@ -13,20 +13,19 @@ import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from tqdm import tqdm
 
 from lps.artifact.atomic import write_atomically
-from lps.artifact.one_task import origin
 from lps.artifact.read import load
 from lps.cli import COMMANDS, Parser, check_output, guarded, use_device
 from lps.data import Raw, raw
 from lps.data.inputs import Form, ImageFile, InputFile, input_batches, open_inputs
 from lps.deploy.speed import compare
-from lps.errors import ConfigError, FileFormatError
+from lps.errors import ConfigError
 from lps.export import input_shape, random_inputs
 from lps.lifelong import Lifelong
 
@@ -52,7 +51,7 @@ def _main(arguments: list[str]) -> int:
         raise ConfigError(f"--top: expected 1 to {classes}, the classes of task {options.task}, got {options.top}")
     shape = input_shape(net, Path(options.file), options.input_shape)
     inputs = random_inputs(net, options.task, shape, 1 if options.inputs else options.batch_size)
-    form = Form(tuple(shape), inputs.dtype, _raw_form(net, options.file, options.task))
+    form = Form(tuple(shape), inputs.dtype, _raw_form(net, options.task))
     files = list(open_inputs(map(Path, options.inputs), form))
     if form.raw is None and any(isinstance(file, ImageFile) for file in files):
         print(
@@ -116,19 +115,13 @@ def _options_first(arguments: Sequence[str]) -> list[str]:
     return [*options, "--", *places] if places else options
 
 
-def _raw_form(net: Lifelong, file: str, task: int) -> Raw | None:
+def _raw_form(net: Lifelong, task: int) -> Raw | None:
     """How the data of the task become inputs, if the file names the benchmark that the task comes from."""
-    source: Any = origin(net, task)
-    try:
-        if "stream" not in source:
-            return None
-        number, named = int(source["task"]), source["stream"]
-        benchmark, seed, tasks, window = str(named["benchmark"]), int(named["seed"]), named["tasks"], named["window"]
-        if number > int(tasks):
-            return None  # learnt after the run, from other data
-        return raw(benchmark, number, seed=seed, window=None if window is None else int(window))
-    except (KeyError, TypeError, ValueError):
-        raise FileFormatError(f"{file}: its metadata do not describe a stream of tasks; train it again") from None
+    origin = net.metadata.origin(task)
+    if origin.stream is None:
+        return None
+    window = cast("int | None", origin.stream.options.get("window"))
+    return raw(origin.stream.benchmark, origin.task, seed=origin.stream.seed, window=window)
 
 
 @torch.no_grad()

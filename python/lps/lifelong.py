@@ -17,6 +17,7 @@ from lps.artifact.write import save
 from lps.deploy.extraction import extract
 from lps.deploy.serving import ServedTask, rows_of, task_of_each, together
 from lps.errors import ConfigError
+from lps.metadata import Metadata
 from lps.methods.lps.config import PATTERNS, SHARINGS, LPSConfig
 from lps.methods.lps.phases import learn_task
 from lps.methods.lps.steppers import OptimizerFactory
@@ -58,7 +59,7 @@ class Lifelong(nn.Module):
             raise ConfigError("Lifelong: backbone: expected a Linear, Conv or attention layer to prune, got none")
         self.heads = nn.ModuleList()
         self.learnt: list[Learnt] = []
-        self.metadata: dict[str, Any] = {}  # goes into the file as JSON
+        self.metadata = Metadata()  # goes into the file
         self._active = 0  # the task whose weights the backbone holds
         self._learning = False
 
@@ -209,8 +210,8 @@ class Lifelong(nn.Module):
 
         It needs ``lps_kernels`` and torch, and answers as this network does up to rounding: normalisations are folded
         and sums run in another order. Layers get the format that is expected to be fastest at ``batch_size``; with
-        ``portable`` all are torch's own, for export. This network stays as it was. If ``metadata["input_shape"]`` has
-        the shape of one example (a list), more can be fused and the formats are chosen better.
+        ``portable`` all are torch's own, for export. This network stays as it was. Where
+        ``metadata.input_shape`` is known, more can be fused and the formats are chosen better.
         """
         if self._learning:
             raise ConfigError(f"Lifelong: extract: task {self._active} is being learnt; wait until it is done")

@@ -16,6 +16,7 @@ from lps.cli import COMMANDS, Parser, guarded, use_device
 from lps.data import Stream, stream
 from lps.errors import CapacityError, ConfigError, FileFormatError
 from lps.lifelong import Lifelong
+from lps.metadata import Source
 from lps.methods.lps.config import LPSConfig
 from lps.methods.lps.plan import plan_task
 from lps.models import Architecture, create
@@ -120,8 +121,8 @@ def _learnt_before(path: Path, settings: Settings) -> tuple[Lifelong | None, Rec
     if not (path / MODEL).exists():
         return None, Records()
     net = load(path / MODEL)
-    saved = net.metadata.get("stream", {})
-    if any(saved.get(name) != getattr(before, name) for name in ("benchmark", "seed", "window")):
+    saved = net.metadata.stream
+    if saved is None or replace(saved, tasks=before.tasks) != _source(before):
         raise FileFormatError(f"{path / MODEL}: was not written by the run of {path / CONFIG}; start another run")
     if problem := contradiction(before, settings, len(net.learnt)):
         raise ConfigError(problem)
@@ -184,7 +185,7 @@ def _learn(
                 report = net.learn(task, settings.of_task(number), listener=progress)
                 accuracy = [net.accuracy(i, earlier.test) for i, earlier in enumerate(tasks[:number], start=1)]
                 records.add(report, net.learnt[-1].digest, accuracy, perf_counter() - begin)
-                net.metadata.update(stream=_source(settings), accuracy=accuracy)
+                net.metadata.stream, net.metadata.accuracy = _source(settings), accuracy
                 results = directory.save(net, records, steps[number - 1])
                 saved = number
                 progress.learnt(accuracy, records.tasks[-1]["seconds"])
@@ -196,9 +197,10 @@ def _learn(
     return results, path
 
 
-def _source(settings: Settings) -> dict[str, Any]:
+def _source(settings: Settings) -> Source:
     """What lps.eval needs to find the test data again."""
-    return {name: getattr(settings, name) for name in ("benchmark", "seed", "tasks", "window")}
+    options = {} if settings.window is None else {"window": settings.window}
+    return Source(settings.benchmark, settings.seed, settings.tasks, options)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import torch
 from lps import Lifelong, LPSConfig, load
 from lps.artifact.one_task import single_task
 from lps.errors import CapacityError, ConfigError
+from lps.metadata import Metadata, Origin, Source
 from lps.models import create
 from lps.partition import TASK_BITS
 
@@ -28,7 +29,8 @@ def net() -> Lifelong:
     net = toy_net()
     for task in TASKS:
         net.learn(task, QUICK)
-    net.metadata.update(stream={"benchmark": "x"}, accuracy=[0.9, 0.9, 0.9], note=["mine"])
+    net.metadata.stream, net.metadata.accuracy = Source("x", 0, 3), [0.9, 0.9, 0.9]
+    net.metadata.user["note"] = ["mine"]
     return net.eval()
 
 
@@ -60,7 +62,7 @@ def test_the_network_it_was_taken_from_stays_as_it_was(net: Lifelong) -> None:
     with torch.no_grad():
         for tensor in alone.state_dict().values():
             tensor.zero_()
-    alone.metadata["note"].append("changed")
+    alone.metadata.user["note"].append("changed")
     assert net._active == 2
     assert net.metadata == metadata
     assert all(torch.equal(tensor, state[name]) for name, tensor in net.state_dict().items())
@@ -68,12 +70,12 @@ def test_the_network_it_was_taken_from_stays_as_it_was(net: Lifelong) -> None:
 
 def test_metadata_say_what_is_still_true(net: Lifelong) -> None:
     alone = single_task(net, 3)
-    origin = {"task": 3, "stream": {"benchmark": "x"}}
-    assert alone.metadata == {"input_shape": [12], "note": ["mine"], "from_task": origin}
+    origin = Origin(3, Source("x", 0, 3))
+    assert alone.metadata == Metadata(input_shape=[12], user={"note": ["mine"]}, from_task=origin)
     assert single_task(alone, 1).metadata == alone.metadata  # where it came from first
     bare = deepcopy(net)
-    bare.metadata = {}
-    assert single_task(bare, 2).metadata == {"from_task": {"task": 2}}
+    bare.metadata = Metadata()
+    assert single_task(bare, 2).metadata == Metadata(from_task=Origin(2))
 
 
 def test_it_learns_further_tasks_into_the_weights_that_became_free(net: Lifelong) -> None:
@@ -82,7 +84,7 @@ def test_it_learns_further_tasks_into_the_weights_that_became_free(net: Lifelong
     alone.learn(TASKS[2], LPSConfig(alpha="rest", beta=0.5, epochs=(1, 3, 1), batch_size=32, lr=1e-2))
     assert torch.equal(answers(alone, [TASKS[1]])[0], before)
     assert alone.accuracy(2, TASKS[2].test) > 0.6  # chance is a third
-    assert single_task(alone, 2).metadata["from_task"] == {"task": 2}  # of this network; nothing is known of a stream
+    assert single_task(alone, 2).metadata.from_task == Origin(2)  # of this network; nothing is known of a stream
 
 
 @pytest.mark.parametrize("pattern", ["irregular", "column", "filter", "channel"])

@@ -64,7 +64,7 @@ def trained(kind: str, tasks: int = 3) -> tuple[Lifelong, list[Task]]:
     stream = [toy_task(seed, shape, classes=3 + seed, dtype=dtype) for seed in range(tasks + 1)]
     for task in stream[:tasks]:
         net.learn(task, CONFIG)
-    net.metadata = {"seed": 0, "note": 'ü "quoted"', "shares": [0.2, None, True]}
+    net.metadata.user = {"seed": 0, "note": 'ü "quoted"', "shares": [0.2, None, True]}
     return net, stream
 
 
@@ -249,11 +249,11 @@ def test_nothing_to_save_and_saving_while_learning(tmp_path: Path) -> None:
 def test_refuses_what_could_not_be_read_again(tmp_path: Path) -> None:
     path = tmp_path / "model.lps"
     net, _ = trained("mlp with batch norm", tasks=2)
-    for metadata in ({"x": object()}, {"x": float("nan")}, {"x": np.float32(1)}):
-        net.metadata = metadata
-        with pytest.raises(ConfigError, match="metadata: expected what JSON can hold"):
+    for user in ({"x": object()}, {"x": float("nan")}, {"x": np.float32(1)}):
+        net.metadata.user = user
+        with pytest.raises(ConfigError, match="metadata: expected values that JSON can hold"):
             net.save(path)
-    net.metadata = {}
+    net.metadata.user = {}
     net.backbone.train()
     net.backbone(torch.randn(8, 12))  # moves the running statistics behind the network's back
     with pytest.raises(ConfigError, match=r"task 1 \(clouds-0\) is not as it was learnt"):

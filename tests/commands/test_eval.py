@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from lps import eval as evaluation
 from lps.artifact.read import load
+from lps.metadata import Metadata, Source
 
 from tests.command import run
 
@@ -50,13 +52,14 @@ def test_a_damaged_file_is_refused(model: Path, tmp_path: Path) -> None:
 def changed(model: Path, path: Path, **metadata: object) -> str:
     """A whole and valid file that says something else of where it comes from."""
     net = load(model)
-    net.metadata = {**net.metadata, **metadata}
+    net.metadata = replace(net.metadata, **metadata)  # type: ignore[arg-type]
     net.save(path)
     return str(path)
 
 
 def test_a_wrong_accuracy_is_found(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    right = load(model).metadata["accuracy"]
+    right = load(model).metadata.accuracy
+    assert right is not None
     # The test data has 360 examples: one may be rounded the other way on another machine, two may not.
     near = changed(model, tmp_path / "near.lps", accuracy=[right[0], right[1] - 1 / 360])
     assert evaluation.main([near]) == 0
@@ -69,8 +72,9 @@ def test_a_wrong_accuracy_is_found(model: Path, tmp_path: Path, capsys: pytest.C
 
 
 def test_other_test_data_is_found(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = load(model).metadata["stream"]
-    other = changed(model, tmp_path / "other.lps", stream={**source, "seed": 1})
+    source = load(model).metadata.stream
+    assert source is not None
+    other = changed(model, tmp_path / "other.lps", stream=replace(source, seed=1))
     assert evaluation.main([other]) == 1
     assert "permuted-digits-2" in capsys.readouterr().err  # task 1 is not permuted, whatever the seed
 
@@ -79,7 +83,7 @@ def test_a_file_without_a_stream_has_its_digests_checked(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     net = load(model)
-    net.metadata = {}
+    net.metadata = Metadata()
     net.save(tmp_path / "bare.lps")
     assert evaluation.main([str(tmp_path / "bare.lps")]) == 0
     shown = capsys.readouterr().out
@@ -88,7 +92,9 @@ def test_a_file_without_a_stream_has_its_digests_checked(
 
 
 @pytest.mark.parametrize(
-    "metadata", [{"stream": "digits"}, {"stream": {}}, {"accuracy": [0.9]}, {"accuracy": None}], ids=str
+    "metadata",
+    [{"stream": Source("tea", 0, 2)}, {"stream": Source("split-cifar", 0, 9)}, {"accuracy": [0.9]}, {"accuracy": None}],
+    ids=str,
 )
 def test_metadata_that_make_no_sense_are_refused(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], metadata: dict[str, object]

@@ -14,6 +14,7 @@ import torch
 from lps import Lifelong, LPSConfig, export, infer, load
 from lps import data as benchmarks
 from lps.data import digits
+from lps.metadata import Metadata, Source
 from lps.models import create
 from lps.task import Arrays
 from numpy.typing import NDArray
@@ -119,7 +120,7 @@ def test_bytes_of_the_benchmark_are_prepared_as_in_training(
     for rows in (square, ready):
         assert [row["probability"] for row in rows] == [row["probability"] for row in flat]
     right = np.mean([int(row["class"]) == label for row, label in zip(flat, test.labels, strict=True)])
-    assert abs(right - load("digits.lps").metadata["accuracy"][task - 1]) <= 1 / len(test)  # one may be a near tie
+    assert abs(right - load("digits.lps").metadata.accuracy[task - 1]) <= 1 / len(test)  # one may be a near tie
 
 
 def test_images_are_prepared_as_in_training(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,7 +280,7 @@ def test_images_that_cannot_be_used(place: Path, capsys: pytest.CaptureFixture[s
         ("own.lps --task 1 --benchmark --output x", "--benchmark: it classifies nothing"),
         ("missing.lps --task 1 inputs.npy", "missing.lps: could not be read: No such file"),
         ("damaged.lps --task 1 inputs.npy", "damaged.lps: "),
-        ("odd.lps --task 1 inputs.npy", "odd.lps: its metadata do not describe a stream of tasks"),
+        ("odd.lps --task 1 inputs.npy", "unknown benchmark 'tea'"),
         ("bare.lps --task 1 inputs.npy", "bare.lps: does not tell the shape of its inputs; pass --input-shape"),
     ],
 )
@@ -289,8 +290,8 @@ def test_refusals(place: Path, capsys: pytest.CaptureFixture[str], arguments: st
     damaged[len(damaged) // 2] ^= 1
     Path("damaged.lps").write_bytes(damaged)
     net = load("own.lps")
-    net.metadata["stream"] = "digits"
+    net.metadata.stream = Source("tea", 0, 3)
     net.save("odd.lps")
-    net.metadata = {}
+    net.metadata = Metadata()
     net.save("bare.lps")
     assert words in refused(infer, capsys, *arguments.split())

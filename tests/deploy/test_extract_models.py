@@ -50,7 +50,7 @@ def test_the_papers_networks(name: str, pattern: str) -> None:
 def test_they_shrink_as_much_without_shapes(name: str) -> None:
     net, x = paper_network(name, "filter", density=0.3)
     known = sizes(net.extract(1, portable=True))
-    del net.metadata["input_shape"]
+    net.metadata.input_shape = None
     cutout = net.extract(1, portable=True)
     assert sizes(cutout) == known
     assert_same_answers(net, cutout, x, 1)

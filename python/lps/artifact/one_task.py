@@ -11,16 +11,13 @@ from lps.lifelong import Lifelong
 from lps.partition import TASK_BITS, Partition
 from lps_kernels import pack_bits, unpack_bits
 
-# What the metadata say of all tasks together; of one task alone it would be wrong.
-_OF_ALL_TASKS = ("stream", "accuracy")
-
 
 @torch.no_grad()
 def single_task(net: Lifelong, task: int) -> Lifelong:
     """A network with this task alone, which answers bit for bit as it does in ``net`` and has the same digest.
 
     The weights that the task uses, its own and those it reuses, become the weights of the one task; all others are free
-    for tasks to come. ``net`` stays as it is. ``metadata["from_task"]`` says which task it was, and of which stream.
+    for tasks to come. ``net`` stays as it is. ``metadata.from_task`` says which task it was, and of which stream.
     """
     if net._learning:
         raise ConfigError("single_task: a task is being learnt; call it when learn has returned")
@@ -32,19 +29,10 @@ def single_task(net: Lifelong, task: int) -> Lifelong:
         _take(old, new, task)
     alone.heads.append(deepcopy(net.heads[task - 1]))
     alone.learnt.append(net.learnt[task - 1])
-    kept = {key: value for key, value in net.metadata.items() if key not in _OF_ALL_TASKS}
-    alone.metadata = deepcopy({**kept, "from_task": origin(net, task)})
+    alone.metadata = deepcopy(net.metadata.of_task(task))
     alone.requires_grad_(False)
     alone.activate(1)
     return alone.eval()
-
-
-def origin(net: Lifelong, task: int) -> dict[str, object]:
-    """Which task of which stream this was when it was learnt; without ``stream`` if the network does not name one."""
-    if task == 1 and "from_task" in net.metadata:
-        known: dict[str, object] = net.metadata["from_task"]
-        return known
-    return {"task": task, **{key: value for key, value in net.metadata.items() if key == "stream"}}
 
 
 def _take(old: Partition, new: Partition, task: int) -> None:

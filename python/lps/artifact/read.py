@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lps.artifact.write import CHECKSUM, FORMAT, VERSION, checksum, form
 from lps.errors import ConfigError, FileFormatError, LPSError
 from lps.lifelong import Lifelong
+from lps.metadata import Metadata
 from lps.models import create
 from lps.partition import FREE, MAX_TASKS, Partition
 from lps.task import Learnt
@@ -82,9 +83,27 @@ def _load(metadata: Mapping[str, str], tensors: dict[str, Tensor], backbone: nn.
     for number, learnt in enumerate(net.learnt, 1):
         if net.digest(number) != learnt.digest:
             _refuse(f"task {number} ({learnt.name}) does not have the digest that was taken when it was learnt")
-    net.metadata = manifest["metadata"]
+    net.metadata = metadata_of(manifest["metadata"])
     net.activate(tasks)
     return net.eval()
+
+
+def metadata_of(values: dict[str, Any]) -> Metadata:
+    """The metadata of a file of version 1, which has one flat mapping for ours and the user's own."""
+    known = {key: _with_options(values[key]) for key in ("stream", "from_task") if key in values}
+    known |= {key: values[key] for key in ("input_shape", "accuracy") if key in values}
+    user = values.get("user") or {key: value for key, value in values.items() if key not in known}
+    return Metadata.from_json({**known, "user": user})
+
+
+def _with_options(value: Any) -> Any:
+    """A stream, or where a task comes from, in today's form: a benchmark's own options stand by themselves."""
+    if not isinstance(value, dict):
+        return value
+    if "stream" in value:
+        return {**value, "stream": _with_options(value["stream"])}
+    rest = {key: item for key, item in value.items() if key != "window"}
+    return {**rest, "options": {"window": value["window"]}} if value.get("window") is not None else rest
 
 
 def _read_manifest(text: str) -> dict[str, Any]:

@@ -105,12 +105,12 @@ def _manifest(net: Lifelong) -> str:
         "common": [_described(name, tensor) for name, tensor in net.common_tensors()],
         "tasks": [{"name": task.name, "classes": task.classes, "digest": task.digest} for task in net.learnt],
         "architecture": architecture,
-        "metadata": net.metadata,
+        "metadata": net.metadata.to_json(),
     }
     try:
         return json.dumps(manifest, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"save: metadata: expected what JSON can hold, got a problem: {error}") from None
+        raise ConfigError(f"save: metadata: expected values that JSON can hold, got a problem: {error}") from None
 
 
 def _described(name: str, tensor: Tensor) -> dict[str, Any]:

@@ -33,11 +33,11 @@ def extract(net: Lifelong, task: int, batch_size: int, portable: bool) -> Cutout
         network = _network_of(net, task)
         notes: list[str] = []
         try:
-            traced, unknown = trace(network, net.metadata.get("input_shape"))
+            traced, unknown = trace(network, net.metadata.input_shape)
         except UntraceableError as why:
             notes.append(f"every layer keeps its shape: {why}")
             LOG.warning(notes[0])
-            return _without_graph(network, net.metadata.get("input_shape"), notes, batch_size, portable)
+            return _without_graph(network, net.metadata.input_shape, notes, batch_size, portable)
         if unknown:
             LOG.info("without shapes no residual is fused and work is guessed: %s", unknown)
         layers = _shrink(traced, notes, batch_size, portable)

@@ -94,7 +94,7 @@ def _record_shapes(traced: fx.GraphModule, network: nn.Module, input_shape: obje
     Code that changes its own input or draws random numbers leaves no mark in a graph.
     """
     if input_shape is None:
-        return "the shape of the inputs is unknown (metadata['input_shape'])"
+        return "the shape of the inputs is unknown (metadata.input_shape)"
     try:
         example = trial_input(network, input_shape)
         with torch.no_grad():

@@ -276,7 +276,7 @@ class Learner:
             parameter.grad = None
         self.net._active = 0
         if not self.net.learnt:  # for those who use the file without the data, as lps.export and lps.infer do
-            self.net.metadata["input_shape"] = self.input_shape
+            self.net.metadata.input_shape = self.input_shape
         self.net.learnt.append(Learnt(self.task.name, self.task.classes, self.net.digest(self.number)))
 
     def _check_weights(self) -> None:

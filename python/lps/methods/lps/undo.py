@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,7 +37,7 @@ def undo_on_failure(net: Lifelong) -> Iterator[CommonTensors]:
 
     Gives the common tensors as they were before.
     """
-    learnt, active, metadata = len(net.learnt), net._active, dict(net.metadata)
+    learnt, active, metadata = len(net.learnt), net._active, replace(net.metadata)
     common = CommonTensors(net)
     trainable = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
     if not learnt:

@@ -1,0 +1,91 @@
+"""What a network knows about itself beside its weights; it goes into the file as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from lps.errors import ConfigError, FileFormatError
+
+Size = Annotated[int, Meta(ge=1, lt=2**31)]
+Count = Annotated[int, Meta(ge=1)]
+Accuracy = Annotated[float, Meta(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The benchmark that the tasks come from, with all that determines its data.
+
+    ``seed`` is the seed of the stream (permutations, class order, held-out examples), ``options`` are the benchmark's
+    own, as in ``{"window": 256}``.
+    """
+
+    benchmark: str
+    seed: Annotated[int, Meta(ge=0)]
+    tasks: Count
+    options: dict[str, int | float | str | bool | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which task, counted from 1, of which stream a network of a single task was; None for an unknown stream."""
+
+    task: Count
+    stream: Source | None = None
+
+
+@dataclass
+class Metadata:
+    """Facts about a network, for whoever uses its file without the data.
+
+    ``input_shape`` is that of one example; ``accuracy`` holds the test accuracy of every task of ``stream`` when the
+    file was written; ``user`` is free for anything that JSON can hold.
+    """
+
+    input_shape: list[Size] | None = None
+    stream: Source | None = None
+    accuracy: list[Accuracy] | None = None
+    from_task: Origin | None = None
+    user: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The metadata as plain values; what is unknown is left out."""
+        try:
+            plain: dict[str, Any] = msgspec.to_builtins(self)
+            msgspec.convert(plain, type(self))
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"metadata: {sentence(error)}") from None
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ConfigError(f"metadata: expected values that JSON can hold, got a problem: {error}") from None
+        return {key: value for key, value in plain.items() if value is not None and value != {}}
+
+    @classmethod
+    def from_json(cls, values: object) -> Metadata:
+        """Metadata from what :meth:`to_json` gave, checked once and for all."""
+        try:
+            return msgspec.convert(values, cls)
+        except msgspec.ValidationError as error:
+            raise FileFormatError(f"metadata: {sentence(error)}; write the file again") from None
+
+    def of_task(self, task: int) -> Metadata:
+        """The metadata of a network that holds this task alone."""
+        return replace(self, stream=None, accuracy=None, from_task=self.origin(task))
+
+    def origin(self, task: int) -> Origin:
+        """Which task of which stream this one was when it was learnt."""
+        if task == 1 and self.from_task is not None:
+            return self.from_task
+        known = self.stream if self.stream is not None and task <= self.stream.tasks else None
+        return Origin(task, known)
+
+
+def sentence(error: msgspec.ValidationError) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$.seed`" in our form: "seed: expected int, got str"."""
+    what, _, where = str(error).partition(" - at `$")
+    place = where.rstrip("`").lstrip(".")
+    text = what.replace("`", "")
+    text = text[:1].lower() + text[1:]
+    return f"{place}: {text}" if place else text
