@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import sys
-from copy import deepcopy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
-import torch
-
-from lps.artifact.read import load
 from lps.cli import COMMANDS, Parser, guarded, use_device
-from lps.data import Stream, stream
-from lps.errors import CapacityError, ConfigError, FileFormatError
-from lps.lifelong import Lifelong
-from lps.metadata import Source
-from lps.methods.lps.config import LPSConfig
-from lps.methods.lps.plan import plan_task
-from lps.models import Architecture, create
-from lps.partition import groups_with
-from lps.runs.directory import CONFIG, MODEL, Records, RunDirectory, check_unused, make_next, read_records, results_of
-from lps.runs.progress import Progress, summary
-from lps.runs.settings import Settings, contradiction, preset, settings_from
-from lps.task import Learnt, Task, steps_per_epoch
+from lps.errors import ConfigError
+from lps.runs.directory import CONFIG
+from lps.runs.progress import summary
+from lps.runs.run import train
+from lps.runs.settings import Settings, preset, settings_from
 
 PROG = "lps.train"
 
@@ -50,22 +38,13 @@ def _main(arguments: list[str]) -> int:
     if command.print_config:
         print(settings.to_yaml(), end="")
         return 0
-    device = use_device(settings.device, settings.threads)
-    net, records = None, Records()
+    before = None
     if output is not None and command.resume:
-        net, records = _learnt_before(output, settings)
-        if net is not None and len(net.learnt) == settings.tasks:
-            results = results_of(settings, net, records, (output / MODEL).stat().st_size)
-            print(summary(results, str(output)))
-            return 0
-    elif output is not None:
-        check_unused(output)
-    benchmark = _stream(settings)
-    tasks = list(benchmark)  # all of them, so that missing data is found before the first is learnt
-    net = (net or _new_network(settings, benchmark)).to(device)
-    _check_capacity(net, [settings.of_task(task) for task in range(len(net.learnt) + 1, settings.tasks + 1)])
-    results, path = _learn(net, tasks, settings, output or make_next(settings.benchmark), records)
-    print(f"\n{summary(results, str(path))}")
+        _check_is_run(output)
+        before = _parse(["--config", str(output / CONFIG)]).settings
+    device = use_device(settings.device, settings.threads)
+    results, path = train(settings, output, before, device)
+    print(summary(results, str(path)))
     return 0
 
 
@@ -112,95 +91,6 @@ def _parse(arguments: list[str]) -> _Command:
 def _check_is_run(path: Path) -> None:
     if not (path / CONFIG).is_file():
         raise ConfigError(f"output: {path} holds no run to go on with: it has no {CONFIG}")
-
-
-def _learnt_before(path: Path, settings: Settings) -> tuple[Lifelong | None, Records]:
-    """The network and the records of a run that is to go on; None if it has not finished a task yet."""
-    _check_is_run(path)
-    before = _parse(["--config", str(path / CONFIG)]).settings
-    if not (path / MODEL).exists():
-        return None, Records()
-    net = load(path / MODEL)
-    saved = net.metadata.stream
-    if saved is None or replace(saved, tasks=before.tasks) != _source(before):
-        raise FileFormatError(f"{path / MODEL}: was not written by the run of {path / CONFIG}; start another run")
-    if problem := contradiction(before, settings, len(net.learnt)):
-        raise ConfigError(problem)
-    return net, read_records(path, len(net.learnt))
-
-
-def _stream(settings: Settings) -> Stream:
-    return stream(
-        settings.benchmark,
-        data_dir=None if settings.data_dir is None else Path(settings.data_dir),
-        tasks=settings.tasks,
-        seed=settings.seed,
-        download=settings.download,
-        window=settings.window,
-    )
-
-
-def _new_network(settings: Settings, benchmark: Stream) -> Lifelong:
-    name, arguments = benchmark.architecture
-    if settings.dropout is not None:
-        arguments = {**arguments, "dropout": settings.dropout}
-    torch.manual_seed(settings.seed)
-    backbone = create(name, **arguments)
-    architecture = cast("Architecture", backbone.architecture)
-    return Lifelong(backbone, architecture.features, pattern=settings.pattern, sharing=settings.sharing)
-
-
-def _check_capacity(net: Lifelong, configs: list[LPSConfig]) -> None:
-    """Plan every task before the first is learnt: a run that cannot fit is refused at its start."""
-    trial = deepcopy(net)
-    tasks = len(trial.learnt) + len(configs)
-    for config in configs:
-        number = len(trial.learnt) + 1
-        try:
-            plans = plan_task(trial, config)
-        except CapacityError as error:
-            share = int(1e4 * (1 - config.reserve) / tasks) / 1e4
-            raise CapacityError(f"{error}; {tasks} tasks of one size fit with an alpha of {share:g} each") from None
-        for (partition, _), plan in zip(trial.prunable(), plans, strict=True):
-            # Which groups a task takes does not matter for how many are left.
-            groups = groups_with(partition.free(), plan.view).nonzero().squeeze(1)[: plan.keep_free]
-            partition.owner.view(plan.view).index_fill_(1, groups, number)
-            partition.spent = plan.spent
-        trial.learnt.append(Learnt(f"task {number}", 0, ""))
-
-
-def _learn(
-    net: Lifelong, tasks: list[Task], settings: Settings, path: Path, records: Records
-) -> tuple[dict[str, Any], Path]:
-    """Learn what is not learnt yet; after each task test all, then save."""
-    epochs = sum(settings.epochs)
-    steps = [epochs * steps_per_epoch(len(task.train), settings.batch_size) for task in tasks]  # type: ignore[arg-type]
-    done = saved = len(net.learnt)
-    results: dict[str, Any] = {}
-    with RunDirectory(path, replace(settings, output=None), done, sum(steps[:done])) as directory:
-        progress = Progress(len(tasks), settings.epochs, sum(steps[done:]), directory.row)
-        try:
-            for number, task in enumerate(tasks[done:], start=done + 1):
-                begin = perf_counter()
-                report = net.learn(task, settings.of_task(number), listener=progress)
-                accuracy = [net.accuracy(i, earlier.test) for i, earlier in enumerate(tasks[:number], start=1)]
-                records.add(report, net.learnt[-1].digest, accuracy, perf_counter() - begin)
-                net.metadata.stream, net.metadata.accuracy = _source(settings), accuracy
-                results = directory.save(net, records, steps[number - 1])
-                saved = number
-                progress.learnt(accuracy, records.tasks[-1]["seconds"])
-        except KeyboardInterrupt:
-            sentence = f"interrupted; {saved} of {len(tasks)} tasks are learnt and saved"
-            raise KeyboardInterrupt(f"{sentence}; go on with --resume --output {path}") from None
-        finally:
-            progress.close()
-    return results, path
-
-
-def _source(settings: Settings) -> Source:
-    """What lps.eval needs to find the test data again."""
-    options = {} if settings.window is None else {"window": settings.window}
-    return Source(settings.benchmark, settings.seed, settings.tasks, options)
 
 
 if __name__ == "__main__":
