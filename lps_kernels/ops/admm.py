@@ -253,6 +253,7 @@ _admm_update_ = declare(
     tolerance=TOLERANCE,
     cost=_cost,
     workload=_workload,
+    launches=4,
 )
 
 

@@ -315,6 +315,7 @@ _compose_out = declare(
     tolerance=TOLERANCE,
     cost=_compose_cost,
     workload=lambda shapes: _out_workload(_compose_workload(shapes)),
+    public=False,
 )
 
 _compose_owned = declare(
@@ -345,6 +346,7 @@ _compose_owned_out = declare(
     tolerance=TOLERANCE,
     cost=_compose_owned_cost,
     workload=lambda shapes: _out_workload(_compose_owned_workload(shapes)),
+    public=False,
 )
 
 

@@ -311,6 +311,8 @@ _group_scores = declare(
     tolerance=SUMS,
     cost=_group_scores_cost,
     workload=_group_scores_workload,
+    sums="groups",
+    launches=2,
 )
 
 

@@ -324,6 +324,7 @@ sparse_linear = declare(
     tolerance=TOLERANCE,
     cost=_linear_cost,
     workload=_linear_workload,
+    sums="products",
 )
 
 sparse_conv = declare(
@@ -338,4 +339,5 @@ sparse_conv = declare(
     tolerance=TOLERANCE,
     cost=_conv_cost,
     workload=_conv_workload,
+    sums="products",
 )

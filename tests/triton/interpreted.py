@@ -56,7 +56,7 @@ def test_refusals_are_the_references(name: str) -> None:
         assert str(raised.value) == bad.message
 
 
-PRODUCTS = {
+TILES_OF = {
     "structured_linear": TILES,
     "masked_linear": MASKED_TILES,
     "structured_conv2d": TILES,
@@ -65,7 +65,7 @@ PRODUCTS = {
 }
 EVERY_TILE = [
     pytest.param(name, dtype, tile, id=f"{name}-{str(dtype)[6:]}-{tile.examples}x{tile.rows}")
-    for name, tiles in PRODUCTS.items()
+    for name, tiles in TILES_OF.items()
     for dtype in (torch.float32, torch.float64, torch.float16)
     for tile in tiles[dtype.itemsize]
 ]

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 T = TypeVar("T")
+Kernels = dict[str, Callable[..., Any]]  # operators by name
 
 INTERPRETING: bool = triton.knobs.runtime.interpret
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from lps_kernels._checks import STATE_FLOATS, check_contiguous, check_no_overlap, refuse_unless
 from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton import _launch
-from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_of
+from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, Kernels, on_device_of
 from lps_kernels.backends.triton._numbers import narrow
 from lps_kernels.backends.triton._selections import (
     CENTRE,
@@ -274,4 +274,5 @@ def _ahead(dtype: torch.dtype, is_aligned: bool = True) -> list[Ahead]:
     return kernels
 
 
+KERNELS: Kernels = {"project": project, "admm_update_": admm_update_}
 AOT = [*(ahead for dtype in FLOATS for ahead in _ahead(dtype)), *_ahead(torch.float32, is_aligned=False)]

@@ -17,7 +17,7 @@ from torch import Tensor
 from lps_kernels._checks import STATE_FLOATS
 from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton import _launch
-from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_of
+from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, Kernels, on_device_of
 from lps_kernels.backends.triton._selections import (
     BY_COLUMN,
     DEPTH,
@@ -307,6 +307,7 @@ def _ahead_fold(to_scores: bool, is_aligned: bool = True) -> Ahead:
     return Ahead(name, _fold, signature, constants, {**EXACT})
 
 
+KERNELS: Kernels = {"group_scores": group_scores}
 AOT = [
     *(ahead for dtype in FLOATS for ahead in _ahead(dtype, dual=False)),
     *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, dual=True)),

@@ -11,8 +11,7 @@ that are there make of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -20,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lps_kernels._registry import REGISTRY
-from lps_kernels.backends.triton._launch import Ahead, on_device_of, parts_of
+from lps_kernels.backends.triton._launch import Ahead, Kernels, on_device_of, parts_of
 from lps_kernels.backends.triton._matrix import Product, Tile, ahead_of_time, conv_constant
 from lps_kernels.backends.triton._numbers import widen
 from lps_kernels.backends.triton._products import multiply, read, read_examples, write_tile
@@ -237,7 +236,7 @@ def sparse_conv(
     return _run(product, values, bits, targets, offsets)
 
 
-KERNELS: dict[str, Callable[..., Any]] = {"sparse_linear": sparse_linear, "sparse_conv": sparse_conv}
+KERNELS: Kernels = {"sparse_linear": sparse_linear, "sparse_conv": sparse_conv}
 
 _ARGUMENTS = {"marks": "*i32", "starts": "*i32", "offsets": "*i64", "rows": None}
 _PADDED = Convolution([3, 3], [1, 1], [1, 1], [1, 1])
