@@ -21,7 +21,7 @@ from benchmarks.figures.figure import Figure, Skipped, UnmeasurableError
 from benchmarks.figures.inference import NETWORKS, OPS, Network, held, network_figures
 from benchmarks.figures.networks import Subject, cifar_net, fabricate
 from benchmarks.peers import UnavailableError
-from benchmarks.table import Row, load, save
+from benchmarks.table import OperatorTiming, load, save
 from benchmarks.timing import Timing, measure
 from lps_kernels._registry import REGISTRY
 from lps_kernels.costs import Format, Work
@@ -205,8 +205,8 @@ def test_peers_of_inference_do_the_operators_work(op: str) -> None:
 
 def test_a_row_of_the_table_tells_flops_where_there_are_any(tmp_path: Path) -> None:
     rows = [
-        Row("structured_linear", "mlp", 1e-3, 1e-3, 1e-3, 5e9, 0.5, 2e11, {}),
-        Row("pack_bits", "mlp", 1e-3, 1e-3, 1e-3, 5e9, 0.5, 0.0, {}),
+        OperatorTiming("structured_linear", "mlp", 1e-3, 1e-3, 1e-3, 5e9, 0.5, 2e11, {}),
+        OperatorTiming("pack_bits", "mlp", 1e-3, 1e-3, 1e-3, 5e9, 0.5, 0.0, {}),
     ]
     assert [str(row).split()[-1] for row in rows] == ["200.0", "-"]
     save(tmp_path / "rows.json", rows, threads=2)
@@ -225,8 +225,12 @@ def test_a_place_is_measured_in_every_format() -> None:
 
 def test_the_model_of_costs_pays_for_wrong_choices_only() -> None:
     work = Work(1, 1, 1, 1, 1, 1, 1)
-    right = costs.Row("a", "column", 0.5, work, {"dense": 3, "structured": 1, "sparse": 2}, _expecting("structured"))
-    wrong = costs.Row("b", "column", 0.5, work, {"dense": 3, "structured": 2, "sparse": 4}, _expecting("dense"))
+    right = costs.FormatTiming(
+        "a", "column", 0.5, work, {"dense": 3, "structured": 1, "sparse": 2}, _expecting("structured")
+    )
+    wrong = costs.FormatTiming(
+        "b", "column", 0.5, work, {"dense": 3, "structured": 2, "sparse": 4}, _expecting("dense")
+    )
     assert (right.choice, right.loss) == ("structured", 0)
     assert (wrong.choice, wrong.fastest, wrong.loss) == ("dense", "structured", 0.5)
     first, second = costs.summary([right, wrong]).splitlines()

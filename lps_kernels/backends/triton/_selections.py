@@ -65,7 +65,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SelectionPlan:
     """The table in device memory, how many programs each launch takes and how much scratch memory."""
 
     table: Tensor
@@ -84,7 +84,7 @@ class Plan:
         return int(triton.next_power_of_2(self.rows))
 
 
-def plan_for(selections: Sequence[Selection], roles: int = 1) -> Plan:
+def plan_for(selections: Sequence[Selection], roles: int = 1) -> SelectionPlan:
     """The plan of these selections; made once for the same tensors, views and numbers.
 
     ``roles`` selections in a row are of the same layer and are written together.
@@ -100,7 +100,7 @@ def plan_for(selections: Sequence[Selection], roles: int = 1) -> Plan:
     return _launch.remembered(selections[0].x.device, key, lambda: _plan(selections, roles, _launch.sizes))
 
 
-def _plan(selections: Sequence[Selection], roles: int, sizes: Sizes) -> Plan:
+def _plan(selections: Sequence[Selection], roles: int, sizes: Sizes) -> SelectionPlan:
     table: list[dict[str, int]] = []
     parts = folds = chunks = writes = sums = keys = pool = 0
     for index, selection in enumerate(selections):
@@ -122,7 +122,7 @@ def _plan(selections: Sequence[Selection], roles: int, sizes: Sizes) -> Plan:
     for row in table:
         row["pool"] += keys
     arrays = [row[name] for name in ("x", "centre", "owner", "out", "kept") for row in table]
-    return Plan(
+    return SelectionPlan(
         table=_launch.table_on(selections[0].x.device, [row[name] for row in table for name in _FIELDS]),
         rows=len(selections),
         parts=parts,

@@ -29,8 +29,8 @@ from lps_kernels.backends.triton._selections import (
     RUN,
     SCORED,
     WEIGHTS,
-    Plan,
     Selection,
+    SelectionPlan,
     keys_of,
     plan_for,
     source_of,
@@ -248,7 +248,7 @@ def admm_update_(
         _write_update[(plan.writes,)](plan.table, plan.rows, keys, state, DUAL=dual, **_writing(plan, dtype))
 
 
-def _writing(plan: Plan, dtype: torch.dtype) -> dict[str, object]:
+def _writing(plan: SelectionPlan, dtype: torch.dtype) -> dict[str, object]:
     """Constants and options that both kernels that write are launched with."""
     constants = {"DTYPE": FLOATS[dtype], "ALIGNED": plan.aligned, "ROWS": plan.padded_rows}
     return {**constants, "BLOCK": write_block(dtype, _launch.sizes), "num_warps": _WARPS, **EXACT}

@@ -34,8 +34,8 @@ from lps_kernels.backends.triton._selections import (
     RUN,
     SCORED,
     SUMS,
-    Plan,
     Selection,
+    SelectionPlan,
     keys_of,
     plan_for,
     source_of,
@@ -201,7 +201,7 @@ def _single(table, rows, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.co
         tl.store(pointer(row, OUT, tl.float64, ALIGNED) + begin + index, score, mask=mask)
 
 
-def score_groups(plan: Plan, dtype: torch.dtype, dual: bool, to_scores: bool) -> Tensor:
+def score_groups(plan: SelectionPlan, dtype: torch.dtype, dual: bool, to_scores: bool) -> Tensor:
     """Score the larger groups of the plan, as keys that are returned or as scores in their ``out``."""
     device, sizes = plan.table.device, _launch.sizes
     keys = torch.empty(plan.keys, dtype=torch.int64, device=device)
