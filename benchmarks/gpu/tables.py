@@ -1,4 +1,4 @@
-"""The reports as Markdown, between two markers of a document: one table per architecture, and what a GPU should take."""
+"""The reports as Markdown between two markers of a document: a table per architecture, and what a GPU should take."""
 
 from __future__ import annotations
 

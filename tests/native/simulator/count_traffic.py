@@ -66,7 +66,7 @@ def count_call(counting: ModuleType, op: Op, args: Args) -> tuple[dict[str, Traf
 def table(counting: ModuleType) -> list[str]:
     """Markdown: a row for each kernel of each operator."""
     lines = [
-        "| operator | bytes per weight that must move | kernel | loaded | stored | scratch and tables: loaded | stored |",
+        "| operator | must move, bytes per weight | kernel | loaded | stored | scratch and tables: loaded | stored |",
         "|---|--:|---|--:|--:|--:|--:|",
     ]
     for op in REGISTRY.values():
