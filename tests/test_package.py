@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -31,6 +32,11 @@ def test_type_checkers_see_exactly_the_public_names() -> None:
         names = [alias for node in body if isinstance(node, ast.ImportFrom) for alias in node.names]
         aliased += [alias.name for alias in names if alias.asname == alias.name]
     assert sorted(aliased) == sorted(lps_kernels.__all__)
+
+
+def test_every_file_of_operators_is_imported() -> None:
+    files = {path.stem for path in Path(lps_kernels.ops.__file__).parent.glob("[!_]*.py")}
+    assert not [name for name in files if f"lps_kernels.ops.{name}" not in sys.modules]
 
 
 def test_every_public_operator_is_documented() -> None:
