@@ -27,7 +27,7 @@ def runners(op: str, device: Device = CPU) -> list[str]:
 class Traffic:
     """Bytes of one pass over a workload: the least that must move, those touched at all, and those written.
 
-    ``flops`` are those that have to be computed.
+    ``flops`` are the least that must be computed.
     """
 
     moved: int

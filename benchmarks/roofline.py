@@ -33,7 +33,7 @@ class Roofline:
     thunks: dict[str, Thunk]
 
     def bandwidth(self, timings: Mapping[str, Timing]) -> float:
-        """Bytes a second of the fastest of them."""
+        """Bytes per second of the fastest of them."""
         return self.bytes / fastest({name: timings[name] for name in self.thunks}).p50
 
 

@@ -39,7 +39,7 @@ def use_two_threads() -> int:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call takes: the fastest, the median of all calls, and what a tenth of them stay below and above."""
+    """Seconds per call: the fastest, the median of all calls, and what a tenth of them stay below and above."""
 
     best: float
     p50: float

@@ -78,7 +78,7 @@ def check_choice(op: str, argument: str, value: str, choices: Sequence[str]) -> 
 
 
 def check_length(op: str, argument: str, values: Sequence[object], layers: int, what: str) -> None:
-    """One entry a layer."""
+    """One entry per layer."""
     refuse_unless(len(values) == layers, op, argument, f"{layers} {what} (one a layer)", len(values))
 
 

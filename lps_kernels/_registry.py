@@ -30,8 +30,8 @@ class Sample:
 class BadInput:
     """One call that must be refused with exactly this ``message``, leaving every argument as it was.
 
-    ``reads_values`` is True where only the values of tensors tell: kernels on a GPU do not wait for those and take
-    them on trust.
+    ``reads_values`` is True where only the values of tensors tell: kernels on a GPU do not wait for those and do
+    not check them.
     """
 
     name: str
@@ -122,7 +122,7 @@ def declare(
         if backward is not None:
             definition.register_autograd(backward, setup_context=setup_context)
     else:
-        # Needing neither, the operator is spared custom_op's detour through Python: 8 instead of 22 us a call.
+        # Needing neither, the operator avoids custom_op's detour through Python: 8 instead of 22 us per call.
         torch.library.define(f"lps::{name}", schema, tags=torch.Tag.pt2_compliant_tag)
         # Without a gradient on every backend: torch's warning on backward then means the same everywhere.
         torch.library.impl(f"lps::{name}", "default", torch.no_grad()(reference))

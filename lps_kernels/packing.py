@@ -2,7 +2,7 @@
 
 Weights are packed once, when a task is cut out; operators and their references read the packed form. A linear layer
 stands in panels of 16 outputs, a convolution in panels of 6 filters, irregular weights in blocks of 256 rows and 128
-columns with one bit a weight. Everything here is bookkeeping in torch: no values are computed.
+columns with one bit per weight. Everything here is bookkeeping in torch: no values are computed.
 """
 
 from __future__ import annotations

@@ -147,6 +147,6 @@ def _held(name: str, pattern: str, subject: Subject, cutout: Cutout) -> Figure:
     formats = ", ".join(f"{count} {format}" for format, count in Counter(layer.format for layer in changed).items())
     detail = f"{100 * share:.2f} % of the bytes for {100 * density:.2f} % of the weights; layers: {formats}"
     if pattern == "irregular":
-        # A bit a weight, 1/32 of the bytes, says which are there; the bound leaves room for as much again.
+        # The bitmap takes one bit per weight, 1/32 of the bytes; the bound leaves room for as much again.
         return Figure(f"{name}, bytes beyond the weights", 100 * (share - density), " %", "<=", 100 / 16, detail)
     return Figure(f"{name}, bytes per weight kept", share / density, "x", "<=", 1.15, detail)

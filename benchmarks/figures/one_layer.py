@@ -95,7 +95,7 @@ def _filters(x: Tensor, weight: Tensor, rows: Tensor, seconds: float) -> Figure:
 
 @torch.inference_mode()
 def _masked(x: Tensor, w_bar: Tensor, owner: Tensor, reused: Tensor, seconds: float) -> Figure:
-    """The last task: its own weights and those that it reuses, chosen while the layer runs."""
+    """The last task: its own weights and the weights it reuses, chosen while the layer runs."""
     what = "masked_linear vs dense linear"
     bits, weight = pack_bits(reused), torch.where(reused | (owner == TASKS), w_bar, 0)
     runs: dict[str, Run] = {

@@ -19,7 +19,7 @@ LAUNCH_SECONDS = 3e-6
 
 @dataclass(frozen=True)
 class Gpu:
-    """Peaks as their maker publishes them, without sparsity: bytes and flops a second."""
+    """Peaks as their maker publishes them, without sparsity: bytes and flops per second."""
 
     name: str
     bandwidth: float

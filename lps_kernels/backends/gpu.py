@@ -16,7 +16,7 @@ import lps_kernels.ops  # noqa: F401 - declares the operators that are registere
 from lps_kernels._registry import REGISTRY
 
 REMEDY = "run `LPS_CUDA=1 pip install .` in the clone"
-# Torch's key for GPUs of either make: a ROCm build calls its devices cuda too.
+# Torch's key for GPUs of NVIDIA and AMD alike: a ROCm build calls its devices cuda too.
 KEY = "CUDA"
 ROCM_REMEDY = "run `pip install triton`, or `pip install .` for a library without them"
 

@@ -84,7 +84,7 @@ def score_groups(x: Tensor, inside: Tensor, view: View, kind: str) -> tuple[Tens
 
 
 def views_of(flat: Sequence[int]) -> list[View]:
-    """Three ints a layer, as the schema has them, to one view a layer."""
+    """Three ints per layer, as the schema has them, to one view per layer."""
     return [(flat[i], flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)]
 
 
@@ -121,7 +121,7 @@ def check_companions(
     layers: Sequence[Tensor],
     dtype: torch.dtype | None = None,
 ) -> None:
-    """One tensor a layer, each shaped like its layer."""
+    """One tensor per layer, each shaped like its layer."""
     check_length(op, argument, tensors, len(layers), "tensors")
     for layer, (tensor, model) in enumerate(zip(tensors, layers, strict=True)):
         if not alike(tensor, model, dtype):

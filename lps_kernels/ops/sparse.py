@@ -1,4 +1,4 @@
-"""Layers with irregular weights for inference: one bit a weight says which are there.
+"""Layers with irregular weights for inference: one bit per weight marks those stored.
 
 A weight that is not there meets nothing, so an Inf or NaN in the input reaches only the outputs that read it.
 """

@@ -2,7 +2,7 @@
 
     TRITON_INTERPRET=1 python -m tests.triton.run_samples
 
-Reads one task a line, ``operator dtype``, and answers with one line of JSON each. What a call reads or writes beside
+Reads one task per line, ``operator dtype``, and answers with one line of JSON each. What a call reads or writes beside
 its tensors ends the process. Tensors that end at a guard page begin at any address.
 """
 

@@ -1,4 +1,4 @@
-"""The operators in Triton, for GPUs of either make; importing this imports Triton.
+"""The operators in Triton, for GPUs of NVIDIA and AMD; importing this imports Triton.
 
 None of it has run on a GPU: the kernels are compiled for every listed architecture and run by Triton's interpreter.
 """

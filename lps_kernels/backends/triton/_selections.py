@@ -1,7 +1,7 @@
 """Selections of groups: the table that the kernels of scoring, selecting and writing work from.
 
 One row is one selection: a layer, the region and view of its groups, and how many of them survive. A projection has one
-a layer, an ADMM update two. The same table serves every launch of a call and is kept for the next call with the same
+per layer, an ADMM update two. The same table serves every launch of a call and is kept for the next call with the same
 tensors, so only the first has to be planned and copied.
 """
 # ruff: noqa: N803, PLR0124
@@ -136,7 +136,7 @@ def _plan(selections: Sequence[Selection], roles: int, sizes: Sizes) -> Selectio
 
 
 def write_block(dtype: torch.dtype, sizes: Sizes) -> int:
-    """Weights a program that writes: half as many in fp64, or it would take too many registers."""
+    """Weights per program that writes: half as many in fp64, or it would take too many registers."""
     return sizes.chunk // 2 if dtype == torch.float64 else sizes.chunk
 
 
@@ -221,7 +221,7 @@ def scored_of(row, begin, keys):
 
 @triton.jit
 def keys_at(source, scored, index, mask, DUAL: tl.constexpr):
-    """Keys of these groups; ``OUTSIDE`` for those that have no weight in the region."""
+    """Keys of these groups; ``OUTSIDE`` for groups without a weight in the region."""
     is_scored, keys = scored
     if is_scored:
         found = tl.load(keys + index, mask=mask, other=OUTSIDE)

@@ -21,7 +21,7 @@ _OPTIONS: dict[str, object] = {"num_warps": 4}
 
 @triton.jit
 def packed(flags):
-    """Eight flags a byte, the lowest index in the lowest bit: [n] to [n / 8]."""
+    """Eight flags per byte, the lowest index in the lowest bit: [n] to [n / 8]."""
     by_byte = tl.reshape(flags.to(tl.int32), (flags.shape[0] // 8, 8))
     return tl.sum(by_byte << tl.arange(0, 8)[None, :], axis=1).to(tl.uint8)
 

@@ -1,4 +1,4 @@
-"""Linear layers of inference in Triton: some rows and columns of a weight, or those that a task's mask selects."""
+"""Linear layers of inference in Triton: some rows and columns of a weight, or the weights of a task's mask."""
 
 from __future__ import annotations
 

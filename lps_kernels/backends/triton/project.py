@@ -151,7 +151,7 @@ def _write_update(
     BLOCK: tl.constexpr,
 ):
     program = tl.program_id(0)
-    # Two selections a layer, of its free and of its owned weights; both name the same first program.
+    # Two selections per layer, of its free and of its owned weights; both name the same first program.
     number = row_of(table, rows, program, FIRST_WRITE, FIELDS, ROWS) - 1
     row = table + number * FIELDS
     found = state + number * STATE

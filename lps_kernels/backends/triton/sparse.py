@@ -1,4 +1,4 @@
-"""Layers with irregular weights in Triton: one bit a weight says which are there.
+"""Layers with irregular weights in Triton: one bit per weight marks those stored.
 
 A block's rows are packed in the order of how many weights they have. A small kernel first puts their bits in the order
 of the outputs and counts where each word's values begin. Then every tile expands the bits of its rows, 32 columns at a

@@ -228,7 +228,7 @@ def _grad(
 
 
 def _block(dtype: torch.dtype) -> int:
-    """Weights a program: four a thread in fp32 and two in fp64, so that each array is read by 128 bits."""
+    """Weights per program: four per thread in fp32 and two in fp64, so that each array is read by 128 bits."""
     return _launch.sizes.step * 4 // dtype.itemsize
 
 

@@ -2,7 +2,7 @@
 
     python -m tests.native.simulator.count_traffic [--write docs/gpu-tables.md]
 
-Each access of each thread counts, also those that the lanes of a warp make together at one address. Scratch memory
+Each access of each thread counts, including accesses of several lanes of a warp to one address. Scratch memory
 and tables of layers count too.
 """
 
