@@ -58,9 +58,9 @@ def _select() -> list[Backend]:
     for name, (_, load) in TABLE.items():
         off = False, "switched off by LPS_BACKEND=reference"
         found[name] = off if wanted == "reference" else load(wanted, found)
-    for name in (required, wanted):
-        if name in found and not found[name][0]:
-            raise ImportError(f"lps_kernels: the {name} backend is required but not active: {found[name][1]}")
+    for choice in (required, wanted):
+        if choice in found and not found[choice][0]:
+            raise ImportError(f"lps_kernels: the {choice} backend is required but not active: {found[choice][1]}")
     active, reason = found["native"]
     if not active and wanted != "reference":
         warnings.warn(f"lps_kernels runs on its slow references on the CPU: {reason}", RuntimeWarning, stacklevel=3)
