@@ -30,8 +30,8 @@ class Sample:
 class BadInput:
     """One call that must be refused with exactly this ``message``, leaving every argument as it was.
 
-    ``reads_values`` is True where only the values of tensors tell: kernels on a GPU do not wait for those and do
-    not check them.
+    ``reads_values`` is True where only the values of tensors show the error: kernels on a GPU do not wait for
+    those and do not check them.
     """
 
     name: str

@@ -31,7 +31,7 @@ from lps_kernels.ops.compose import free_coordinates, opmath
 
 View = tuple[int, int, int]
 
-# The view of a weight [rows, channels, *kernel], whose kernel has so many taps, by pattern; the kernels take any view.
+# The view of a weight [rows, channels, *kernel] with taps = prod(kernel), by pattern; the kernels take any view.
 PATTERNS: dict[str, Callable[[int, int, int], View]] = {
     "irregular": lambda rows, channels, taps: (1, rows * channels * taps, 1),
     "filter": lambda rows, channels, taps: (1, rows, channels * taps),

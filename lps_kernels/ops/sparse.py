@@ -1,6 +1,6 @@
 """Layers with irregular weights for inference: one bit per weight marks those stored.
 
-A weight that is not there meets nothing, so an Inf or NaN in the input reaches only the outputs that read it.
+A weight that is not stored is not multiplied, so an Inf or NaN in the input reaches only the outputs that read it.
 """
 
 from __future__ import annotations

@@ -122,5 +122,5 @@ def parts_of(count: int, size: int) -> int:
 
 
 def registers(most: int) -> dict[str, object]:
-    """The option that leaves a thread so many; AMD's compiler knows no such option."""
+    """The option that limits a thread to ``most`` registers; AMD's compiler has no such option."""
     return {} if torch.version.hip else {"maxnreg": most}

@@ -166,7 +166,7 @@ def _write_update(
 
 
 def _check_keep(op: str, name: str, keep: Sequence[int], views: Sequence[View], region: str) -> None:
-    """What the sizes alone tell; a keep beyond the groups that the region has keeps all of them."""
+    """Checks the sizes alone; a keep larger than the number of groups in the region keeps all of them."""
     kind = "" if region == "all" else f"{region} "
     for layer, (count, view) in enumerate(zip(keep, views, strict=True)):
         # A view without weights has no group to keep.

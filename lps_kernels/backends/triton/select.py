@@ -169,7 +169,7 @@ def _collect_chunk(
         at = found + ABOVE + counter
         if counter == 2:
             if more > 0:
-                # Counts beyond the room tell that keys are missing.
+                # A count larger than the room shows that keys are missing.
                 place = tl.atomic_add(at, more, sem="relaxed") + tl.cumsum(inside.to(tl.int32), 0) - 1
                 fits = inside & (place < entry(row, ROOM))
                 tl.store(keys + entry(row, POOL) + place, key, mask=fits)

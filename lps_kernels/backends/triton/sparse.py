@@ -3,8 +3,8 @@
 A block's rows are packed in the order of how many weights they have. A small kernel first puts their bits in the order
 of the outputs and counts where each word's values begin. Then every tile expands the bits of its rows, 32 columns at a
 time, to a small dense matrix for the tensor cores. What the zeros in it meet must not matter, so Inf and NaN in the
-input are left out of these products: a tile that met any goes over its depth a second time and adds what the weights
-that are there make of them.
+input are left out of these products: a tile that met any goes over its depth a second time and adds the products
+of the stored weights with them.
 """
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 # ruff: noqa: N803
@@ -96,7 +96,7 @@ def sign(x):
 
 @triton.jit
 def met_by(met, held, total):
-    """The total plus what the weights [32, R] that are there make of each Inf and NaN among the examples [E, 32].
+    """The total plus the products of the stored weights [32, R] with each Inf and NaN among the examples [E, 32].
 
     A weight of the other sign turns an infinity around, and two that disagree make a NaN.
     """
