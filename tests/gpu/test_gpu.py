@@ -84,7 +84,7 @@ def on_host(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def compare(op: Op, dtype: torch.dtype, args: Args, got: list[Tensor], want: list[Tensor], what: str) -> None:
-    """Bit by bit, but for sums and for powers that the device takes itself."""
+    """Bit by bit, except for sums and for powers that the device computes."""
     powers = op.name == "proximal_adam_" and args[-1] is not None
     if op.sums or powers:
         assert_close(op, dtype, got, want, what)

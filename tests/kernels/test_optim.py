@@ -47,7 +47,7 @@ def loss_of(weights: list[Tensor], dtype: torch.dtype = torch.float64) -> Tensor
 
 
 def train(optimizer: ProximalAdam, steps: int) -> list[float]:
-    """Losses of so many steps."""
+    """The loss of each step."""
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()

@@ -168,7 +168,7 @@ def kernels_in_the_sources() -> set[str]:
 
 
 # The address sanitizer sees every sample in one order, the orders taking turns. The thread sanitizer keeps a record of
-# every thread, so it sees each fifth of those with up to so many elements.
+# every thread, so it sees every fifth of those with up to ``most`` elements.
 @pytest.mark.parametrize(("build", "most", "step"), [("address", 1 << 40, 1), ("thread", 110_000, 5)])
 def test_every_kernel_runs_in_every_order_without_a_fault_that_a_sanitizer_sees(
     build: str, most: int, step: int, simulator: Build
@@ -182,7 +182,7 @@ def test_every_kernel_runs_in_every_order_without_a_fault_that_a_sanitizer_sees(
 
 
 def admm_layers(count: int) -> Args:
-    """A call over so many small layers, every kind of group among them."""
+    """A call over ``count`` small layers, every kind of group among them."""
     torch.manual_seed(count)
     shapes = [(3 + i % 3, 4, 2) for i in range(count)]
     v, centre = ([torch.randn(shape) for shape in shapes] for _ in range(2))

@@ -127,7 +127,7 @@ def test_a_keep_that_no_layer_could_have_is_refused(keep: int) -> None:
 
 
 def call_over_layers(name: str, layers: int) -> Args:
-    """A call over so many layers, of groups of one weight and of several."""
+    """A call over this many layers, of groups of one weight and of several."""
     draw = Draw()
     shapes = [(6, 7), (9,), (3, 40)] * (layers // 3)
     x, owner = [draw.normal(shape) for shape in shapes], [draw.owner(shape) for shape in shapes]
