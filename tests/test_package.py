@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
-from importlib import metadata
+import sys
+from importlib import import_module, metadata
+from pathlib import Path
 
 import lps
 
 import lps_kernels
+from lps_kernels._registry import REGISTRY
+
+ROOT = Path(__file__).parents[1]
+# Everything public of lps_kernels but its operators, which are those of the registry.
+NO_OPERATORS = ["Backend", "ProximalAdam", "View", "WeightState", "__version__", "backends", "group_view"]
+EXPORTED: list[str] = import_module("lps_kernels").__all__  # type checkers do not see this list
 
 
 def test_public_names_of_lps_kernels_are_frozen() -> None:
-    assert lps_kernels.__all__ == [
-        "Backend",
-        "Layer",
-        "ProximalAdam",
-        "View",
-        "__version__",
-        "admm_update_",
-        "backends",
-        "compose",
-        "compose_owned",
-        "group_scores",
-        "group_view",
-        "masked_linear",
-        "pack_bits",
-        "project",
-        "proximal_adam_",
-        "proximal_grad_",
-        "sparse_conv",
-        "sparse_linear",
-        "structured_conv1d",
-        "structured_conv2d",
-        "structured_linear",
-        "unpack_bits",
-    ]
-    assert all(hasattr(lps_kernels, name) for name in lps_kernels.__all__)
+    operators = [op.name for op in REGISTRY.values() if op.public]
+    assert sorted(EXPORTED) == sorted(NO_OPERATORS + operators)
+    assert all(hasattr(lps_kernels, name) for name in EXPORTED)
+    assert not [op.name for op in REGISTRY.values() if not op.public and hasattr(lps_kernels, op.name)]
+
+
+def test_type_checkers_see_exactly_the_public_names() -> None:
+    """They read ``import name as name``, and ``import *`` in its place."""
+    aliased = []
+    for module in (lps_kernels, lps_kernels.ops):
+        body = ast.parse(inspect.getsource(module)).body
+        names = [alias for node in body if isinstance(node, ast.ImportFrom) for alias in node.names]
+        aliased += [alias.name for alias in names if alias.asname == alias.name]
+    assert sorted(aliased) == sorted(EXPORTED)
+
+
+def test_every_file_of_operators_is_imported() -> None:
+    files = {path.stem for path in (ROOT / "lps_kernels" / "ops").glob("[!_]*.py")}
+    assert not [name for name in files if f"lps_kernels.ops.{name}" not in sys.modules]
+
+
+def test_every_public_operator_is_documented() -> None:
+    text = (ROOT / "docs" / "operators.md").read_text()
+    listed = {name for line in text.splitlines() if line.startswith("| `") for name in re.findall(r"`(\w+)", line)}
+    assert {op.name for op in REGISTRY.values() if op.public} <= listed
 
 
 def test_public_names_of_lps_are_frozen() -> None:

@@ -1,4 +1,4 @@
-"""Lifelong networks that nobody trained, with exactly the weights in each task that training would have left.
+"""Lifelong networks that were not trained, with exactly the weights in each task that training would have left.
 
 Speed and size depend on which weights there are, not on what they say. Counts are exact, so that a figure's density is
 the one that it names; values keep activations within a few orders of magnitude, so that no peer meets denormals.

@@ -61,7 +61,7 @@ def _task(examples: int) -> Task:
 
 
 def _learn(net: Lifelong, tasks: int) -> list[Tensor]:
-    """Learn so many more tasks; returns what each answers right after it was learnt."""
+    """Learn ``tasks`` more tasks; returns the logits of each right after it was learnt."""
     answers = []
     for _ in range(tasks):
         net.learn(_task(BATCH), INSTANT)
