@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
 import sys
 from importlib import import_module, metadata
 from pathlib import Path
 
 import lps
+import pytest
 
 import lps_kernels
 from lps_kernels._registry import REGISTRY
+from tests.command import ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 # Everything public of lps_kernels but its operators, which are those of the registry.
@@ -51,6 +54,7 @@ def test_every_public_operator_is_documented() -> None:
 def test_public_names_of_lps_are_frozen() -> None:
     assert lps.__all__ == [
         "Arrays",
+        "Checkpoint",
         "LPSConfig",
         "LPSError",
         "Lifelong",
@@ -62,6 +66,40 @@ def test_public_names_of_lps_are_frozen() -> None:
         "load",
     ]
     assert all(hasattr(lps, name) for name in lps.__all__)
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    """A command has to set how threads wait before torch is loaded, and it imports the package first."""
+    code = "import sys, lps, lps.environment; print([name for name in ('torch', 'numpy') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}], ids=str)
+@pytest.mark.parametrize("module", ["lps.train", "lps.eval", "lps.infer", "lps.export", "lps.cli"])
+def test_commands_say_how_threads_wait_before_torch_is_loaded(module: str, given: dict[str, str]) -> None:
+    code = f"""
+import os, sys
+class Watch:
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            print(os.environ.get("OMP_WAIT_POLICY"))
+            sys.meta_path.remove(self)
+sys.meta_path.insert(0, Watch())
+sys.argv = ["lps", "--help"]
+try:
+    import {module}
+    {module}.main()
+    import torch
+except SystemExit:
+    import torch
+"""
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**environment, **given}, capture_output=True, text=True, check=True
+    )
+    expected = given.get("OMP_WAIT_POLICY", "None" if given else "PASSIVE")
+    assert expected in done.stdout.splitlines(), done.stdout + done.stderr
 
 
 def test_there_is_one_version() -> None:
