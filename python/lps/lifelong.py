@@ -26,7 +26,7 @@ from lps.private import NORMS, PrivateTensors, find_private
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
 from lps.switch import Switch
-from lps.task import Examples, Learnt, Task, batches
+from lps.task import Learnt, Task, TaskData, batches
 from lps_kernels.cutout import Cutout
 
 
@@ -100,10 +100,12 @@ class Lifelong(nn.Module):
             return self.serve(x, task)
         if torch.compiler.is_compiling():  # locks are not for graphs: a compiled network is for one thread
             self.activate(task)
-            return self._classify(self.backbone(x), None)
+            logits: Tensor = self._classify(self.backbone(x), None)
+            return logits
         number = self._number(task)
         with self._switch.holding(number, self._write):
-            return self._classify(self.backbone(x), number)
+            logits = self._classify(self.backbone(x), number)
+        return logits
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def activate(self, task: int | None) -> None:
@@ -161,7 +163,7 @@ class Lifelong(nn.Module):
     def serve(self, x: Tensor, tasks: Sequence[int] | Tensor) -> Tensor:
         """Logits of every example under a task of its own, from the one copy of the weights.
 
-        Examples of one task run together; no weights are written, so the next call may ask for any other tasks at no
+        TaskData of one task run together; no weights are written, so the next call may ask for any other tasks at no
         cost. Where tasks have unlike numbers of classes, the missing ones are -inf.
         """
         if self._learning:
@@ -279,7 +281,7 @@ class Lifelong(nn.Module):
     def accuracy(
         self,
         task: int,
-        examples: Examples,
+        examples: TaskData,
         batch_size: int = 1000,
         *,
         precision: str = "fp32",

@@ -160,7 +160,8 @@ def test_batches_that_do_not_keep_their_promise() -> None:
 
 def test_batches_are_the_same_whatever_is_skipped() -> None:
     arrays = Arrays(torch.arange(33.0)[:, None], torch.zeros(33))
-    for examples in (arrays, TensorDataset(arrays.inputs, arrays.labels)):
+    tensors: Dataset[Any] = TensorDataset(arrays.inputs, arrays.labels)
+    for examples in (arrays, tensors):
         for workers in (0, 1):
             found = []
             for skip in (0, 2):

@@ -21,7 +21,7 @@ from lps.errors import ConfigError, DataError, DivergedError, StoppedError
 from lps.methods.schedule import learning_rate
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, Resumed, Row, TaskReport
-from lps.task import Arrays, Examples, Task, batches, is_foreign, length, steps_per_epoch
+from lps.task import Arrays, Task, TaskData, batches, is_foreign, length, steps_per_epoch
 
 # The loss is looked at this often, so that a device need not wait for every step.
 LOSS_CHECK_STEPS = 50
@@ -39,7 +39,7 @@ class FitConfig(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """Examples per step."""
+        """TaskData per step."""
 
     @property
     def schedule(self) -> str:
@@ -182,8 +182,11 @@ class Fit:
             )
         self._check_loss(phase)
         rate = (self._seen - seen) / (perf_counter() - begin)
-        loss = self._losses.item() / self._seen
-        values = {"loss": loss, "accuracy": self.learner.validate(), "samples_per_second": rate}
+        values = {
+            "loss": self._losses.item() / self._seen,
+            "accuracy": self.learner.validate(),
+            "samples_per_second": rate,
+        }
         self.log(phase, "epoch", position.epoch + 1, **values)
         position.epoch, position.batch = position.epoch + 1, 0
         self._losses, self._seen = torch.zeros_like(self._losses), 0
@@ -309,7 +312,7 @@ def check_examples(task: Task) -> None:
             check_labels(task, name, examples.labels)
 
 
-def _described(examples: Examples) -> str:
+def _described(examples: TaskData) -> str:
     return f"{type(examples).__name__} of length {length(examples)}"
 
 
