@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from lps.artifact.write import save
 from lps.deploy.extraction import extract
-from lps.deploy.serving import ServedTask, rows_of, task_of_each, together
+from lps.deploy.serving import ServedTask, rows_by_task, scatter_logits, validate_tasks
 from lps.errors import ConfigError
 from lps.metadata import Metadata
 from lps.methods.lps.config import PATTERNS, SHARINGS, LPSConfig
@@ -108,8 +108,8 @@ class Lifelong(nn.Module):
         cost. Where tasks have unlike numbers of classes, the missing ones are -inf.
         """
         if self._learning:
-            raise ConfigError("Lifelong: task: expected no task a row while a task is being learnt, got one a row")
-        rows = rows_of(task_of_each(tasks, len(x)), x.device)
+            raise ConfigError("Lifelong: task: a task per example is not available during learn()")
+        rows = rows_by_task(validate_tasks(tasks, len(x)), x.device)
         for task in rows:
             self.check_task(task)
         logits = []
@@ -117,7 +117,7 @@ class Lifelong(nn.Module):
             with ServedTask(self.prunable(), task):
                 features = self.backbone(x[places])
             logits.append(self.heads[task - 1](features))
-        return together(logits, list(rows.values())) if rows else x.new_empty((0, 0))
+        return scatter_logits(logits, list(rows.values())) if rows else x.new_empty((0, 0))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _classify(self, features: Tensor) -> Tensor:
@@ -143,6 +143,10 @@ class Lifelong(nn.Module):
             if id(parameter) not in shared_out:
                 yield name, parameter
         yield from self.backbone.named_buffers()
+
+    def tensors_of(self, task: int) -> Iterator[tuple[str, Tensor]]:  # noqa: ARG002
+        """The common tensors as this task runs with them."""
+        return self.common_tensors()
 
     def common_parameters(self) -> list[nn.Parameter]:
         """The parameters among the common tensors."""
