@@ -144,7 +144,7 @@ class Lifelong(nn.Module):
                 yield name, parameter
         yield from self.backbone.named_buffers()
 
-    def tensors_of(self, task: int) -> Iterator[tuple[str, Tensor]]:  # noqa: ARG002
+    def tensors_of(self, task: int) -> Iterator[tuple[str, Tensor]]:
         """The common tensors as this task runs with them."""
         return self.common_tensors()
 
