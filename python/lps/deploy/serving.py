@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from lps.errors import ConfigError
 from lps.partition import Partition
@@ -86,20 +85,22 @@ class _TaskWeights:
         self._replaced = replaced
 
     def of(self, value: Any) -> Any:
-        """The task's tensor in place of the backbone's; anything else as it is."""
-        if not isinstance(value, Tensor):
-            return value
-        partition = self.partitions.get(id(value))
-        if partition is None:
-            return self._replaced.get(id(value), value)
-        composed = torch.empty_like(value, requires_grad=False)  # with its strides: they decide on torch's kernel
+        """The task's tensor in place of the backbone's, also in lists, as torch.cat takes them; else the value."""
+        if isinstance(value, Tensor):
+            partition = self.partitions.get(id(value))
+            return self._replaced.get(id(value), value) if partition is None else self._composed(partition, value)
+        if type(value) in (list, tuple):  # by hand: torch's tree_map would be most of the time of a small network
+            return type(value)(map(self.of, value))
+        return value
+
+    def of_all(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a call with the task's tensors."""
+        return [self.of(value) for value in args], {name: self.of(value) for name, value in (kwargs or {}).items()}
+
+    def _composed(self, partition: Partition, weight: Tensor) -> Tensor:
+        composed = torch.empty_like(weight, requires_grad=False)  # with its strides: they decide on torch's kernel
         partition.compose(self.task, out=composed)
         return composed
-
-    def of_all(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> tuple[Sequence[Any], dict[str, Any]]:
-        """The arguments of a call with the task's tensors; they may be in lists, as those of torch.cat are."""
-        both: tuple[Sequence[Any], dict[str, Any]] = tree_map(self.of, (args, kwargs or {}))
-        return both
 
 
 class _Composed(TorchFunctionMode):

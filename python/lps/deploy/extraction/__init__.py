@@ -67,11 +67,14 @@ def _without_graph(
 
 
 def _network_of(net: Lifelong, task: int) -> nn.Module:
-    """A copy of the backbone with the task's weights and its head behind it, at rest."""
+    """A copy of the backbone with the task's weights and its head behind it, in eval mode."""
     backbone, head = copy.deepcopy(net.backbone), copy.deepcopy(net.heads[task - 1])
     vars(backbone).pop("architecture", None)  # of lps.models: how to make a whole backbone
     for partition, _ in net.prunable():
         partition.compose(task, out=backbone.get_parameter(partition.name))
+    own = {**dict(backbone.named_parameters()), **dict(backbone.named_buffers())}
+    for name, tensor in net.tensors_of(task):
+        own[name].copy_(tensor)
     return nn.Sequential(OrderedDict(backbone=backbone, head=head)).eval()
 
 
