@@ -7,7 +7,8 @@ import pkgutil
 from pathlib import Path
 
 from lps.deploy import exporters
-from lps.deploy.exporters import EXPORTERS, Exporter, default_output
+from lps.deploy.exporters import EXPORTERS, default_output
+from lps.deploy.exporters.base import Exporter
 
 
 def test_every_file_with_a_format_is_in_the_table() -> None:

@@ -20,6 +20,8 @@ from tests.toy import toy_convnet, toy_mlp
 class CosineHead(nn.Module):
     """A head that is no stack of torch's layers."""
 
+    scale: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(3, 16))
@@ -60,7 +62,7 @@ def test_heads_of_any_kind_are_cut_out(backbone: str, head: str, portable: bool)
 def test_layers_of_a_head_shrink_too() -> None:
     net, _ = with_head("mlp", "two layers")
     with torch.no_grad():
-        net.heads[1][0].weight[:5], net.heads[1][0].bias[:5] = 0, 0  # type: ignore[index, union-attr, operator]
+        net.heads[1][0].weight[:5], net.heads[1][0].bias[:5] = 0, 0  # type: ignore[index]
     shapes = {layer.name: layer.after for layer in net.extract(2).layers}
     assert shapes["head.0"][0] == 3
     assert shapes["head.2"] == (3, 3)
@@ -103,7 +105,7 @@ def test_the_cut_out_has_the_tensors_of_its_task(backbone: str, portable: bool) 
         assert all(torch.equal(tensor, before[name]) for name, tensor in net.common_tensors())
         for _, tensor in net.common_tensors():
             if tensor.is_floating_point():
-                tensor += 0.5
+                tensor.add_(0.5)
         own = net(x, task=2)
     assert float((own - shared).abs().max()) > 0.01
     torch.testing.assert_close(second(x), own, rtol=TOLERANCE, atol=TOLERANCE * float(own.abs().max()))

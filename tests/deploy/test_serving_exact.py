@@ -71,7 +71,7 @@ def in_threads(work: Callable[[int], None]) -> None:
         try:
             barrier.wait()
             work(number)
-        except BaseException as error:  # noqa: BLE001  an assertion too
+        except BaseException as error:  # an assertion too
             errors.append(error)
 
     threads = [Thread(target=run, args=(number,)) for number in range(THREADS)]

@@ -48,14 +48,14 @@ class ServedTask(AbstractContextManager[None]):
     def __enter__(self) -> None:
         """Start serving in this thread."""
         self._mode = self._choose_mode()
-        self._mode.__enter__()
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop serving."""
         assert self._mode is not None
-        self._mode.__exit__(kind, error, traceback)
+        self._mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
 
     def _choose_mode(self) -> TorchFunctionMode | TorchDispatchMode:
         if not self._exact:

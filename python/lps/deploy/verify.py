@@ -1,4 +1,4 @@
-"""The accuracies that a file promises against those that its tasks have now."""
+"""Recorded accuracies of a file against the accuracies that its tasks have now."""
 
 from __future__ import annotations
 
