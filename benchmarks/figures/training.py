@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 from lps import Arrays, Lifelong, Listener, LPSConfig, Task, load, models
-from lps.methods.lps.phases import Learner
+from lps.methods.fit import Fit
+from lps.methods.lps.phases import PhasedLearner
 from lps.methods.lps.plan import plan_task
-from lps.methods.lps.undo import CommonTensors
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -103,16 +103,23 @@ def _dense_step(inputs: Tensor, labels: Tensor) -> Thunk:
 
 def _step_of(net: Lifelong, phase: str, inputs: Tensor, labels: Tensor) -> Thunk:
     """A training step as :meth:`Lifelong.learn` takes it in this phase."""
-    learner = Learner(net, _task(BATCH), INSTANT, plan_task(net, INSTANT), CommonTensors(net), None, Listener())
+    task, transaction = _task(BATCH), net.transaction()
+    learner = PhasedLearner(net, task, INSTANT, plan_task(net, INSTANT), transaction.__enter__(), None)
+    fit = Fit(learner, task, INSTANT, Listener(), None, {})
     for earlier in ("warm-up", "admm", "final"):
-        learner.begin_phase(earlier)
+        learner.begin_phase(earlier, fit)
         if earlier == "admm":
             learner.rho = INSTANT.rho
-            learner.project(1, fresh=True)
+            learner.project(fit, fresh=True)
         if earlier == phase:
             break
-    net.train()
-    return lambda: learner.step(inputs, labels, 1.0)
+    learner.begin_epoch()
+
+    def step() -> None:
+        fit.step(inputs, labels, 1.0)
+
+    step.transaction = transaction  # type: ignore[attr-defined]  open as long as the steps are taken
+    return step
 
 
 def _cost_of_later_tasks(second: Lifelong, tenth: Lifelong) -> Iterator[Figure]:

@@ -25,3 +25,7 @@ class DivergedError(LPSError, ArithmeticError):
 
 class FileFormatError(LPSError, ValueError):
     """A file that is not a whole and unchanged model.lps."""
+
+
+class StoppedError(LPSError):
+    """Learning was asked to stop; where a checkpoint is kept, the state of the task is saved."""

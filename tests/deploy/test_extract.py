@@ -51,7 +51,7 @@ def test_the_network_is_left_as_it_was() -> None:
     wants_grad = [parameter.requires_grad for parameter in net.parameters()]
     random = torch.get_rng_state()
     net.extract(2)
-    assert net._active == 1
+    assert net.active == 1
     assert [module.training for module in net.modules()] == modes
     assert [parameter.requires_grad for parameter in net.parameters()] == wants_grad
     assert all(torch.equal(tensor, state[name]) for name, tensor in net.state_dict().items())

@@ -409,7 +409,7 @@ def test_a_loss_that_is_nan_ends_the_task_and_spares_the_others() -> None:
         (
             lambda t: replace(t, train=Arrays(torch.zeros(0, 12), torch.zeros(0))),
             DataError,
-            "train: expected a data set that has a length above 0",
+            "train: expected a data set of examples or .* with a length above 0, got Arrays of length 0",
         ),
     ],
 )

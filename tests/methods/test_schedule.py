@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from lps.methods.lps.schedule import learning_rate, penalties
+from lps.methods.lps.schedule import penalties
+from lps.methods.schedule import learning_rate
 
 
 def test_three_levels_of_evenly_spaced_projections() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-PHASES = ("warm-up", "admm", "final")
-
 
 @dataclass(frozen=True)
 class Row:
@@ -36,6 +34,12 @@ class Listener:
 
     def start(self, task: int, name: str, steps: int) -> None:
         """A task of so many steps begins."""
+
+    def resumed(self, phase: str, epoch: int, steps: int, whole_epoch: bool) -> None:
+        """Learning goes on after so many steps of the task, in this epoch of this phase, counted from 1.
+
+        ``whole_epoch`` says that the epoch starts anew, because its batches cannot be entered in the middle.
+        """
 
     def step(self, phase: str, examples: int) -> None:
         """A step is done."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from lps.runs.events import PHASES, Listener, Row
+from lps.methods.lps.phases import PHASES
+from lps.runs.events import Listener, Row
 
 # Lines of a log file: epochs not more often than this, except the last of a phase; some line at least this often.
 LEAST_SECONDS, MOST_SECONDS = 2.0, 10.0

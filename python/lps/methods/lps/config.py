@@ -38,6 +38,8 @@ class LPSConfig:
     rho_levels: int = 3
     reserve: float = 0.0
     seed: int = 0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    channels_last: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be used, before anything is trained."""
