@@ -82,7 +82,7 @@ def test_what_is_cut_out_stands_alone(portable: bool) -> None:
 def test_filters_vanish_with_all_that_reads_them() -> None:
     net = fabricate(toy_mlp(norm=False), 16, density=1, tasks=1, input_shape=(12,))
     prune(net, "0", rows=range(10))  # constants behind a bias: they move into the next one
-    prune(net, "3", columns=[20, 21])  # live, but nobody reads them
+    prune(net, "3", columns=[20, 21])  # live, but no layer reads them
     prune(net, "3", rows=[0, 5])
     x = torch.randn(9, 12)
     for portable in (False, True):

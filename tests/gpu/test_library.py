@@ -1,4 +1,4 @@
-"""The library with CUDA kernels in it, built as ``LPS_CUDA=1 pip install .`` builds it but for one architecture."""
+"""The library with CUDA kernels in it, built as ``LPS_CUDA=1 pip install .`` builds it, for one architecture only."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import torch
 from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.native import LIBRARY
 from tests.native.build import ROOT
+
+pytestmark = pytest.mark.compile
 
 # That kernels compile for the others is the matter of test_compile.py.
 ARCHITECTURES = "80-real"
