@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import cast
 
 from lps.artifact.read import load
-from lps.cli import COMMANDS, FAILED, Parser, guarded, use_device
+from lps.cli import COMMANDS, FAILED, Parser, guarded, use_device, whole
 from lps.data import stream
 from lps.errors import FileFormatError
 from lps.lifelong import Lifelong
 from lps.runs.progress import columns, percent
+from lps.runs.settings import MOST_THREADS
 from lps.task import Task
 
 PROG = "lps.eval"
@@ -33,7 +33,9 @@ def _main(arguments: list[str]) -> int:
     parser.add_argument("--data-dir", type=str, metavar="DIR", help="folder with the data files")
     parser.add_argument("--download", action="store_true", help="fetch data files that are missing")
     parser.add_argument("--device", type=str, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of torch; by default torch's choice")
+    parser.add_argument(
+        "--threads", type=whole(1, MOST_THREADS), metavar="N", help="threads of torch; by default torch's choice"
+    )
     options = parser.parse_args(arguments)
     device = use_device(options.device, options.threads)
     net = load(options.file).to(device)
@@ -62,9 +64,13 @@ def _recorded(file: str, net: Lifelong, data_dir: str | None, download: bool) ->
     if len(recorded) != len(net.learnt):
         raise FileFormatError(f"{file}: has {len(net.learnt)} tasks but {len(recorded)} accuracies; train it again")
     folder = None if data_dir is None else Path(data_dir)
-    window = cast("int | None", source.options.get("window"))
     tasks = stream(
-        source.benchmark, data_dir=folder, tasks=len(recorded), seed=source.seed, download=download, window=window
+        source.benchmark,
+        data_dir=folder,
+        tasks=len(recorded),
+        seed=source.seed,
+        download=download,
+        options=source.options,
     )
     return recorded, list(tasks)
 

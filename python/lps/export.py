@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from lps.artifact.atomic import write_atomically
 from lps.artifact.one_task import single_task
 from lps.artifact.read import load
-from lps.cli import COMMANDS, Parser, check_output, guarded
+from lps.cli import COMMANDS, Parser, check_output, guarded, whole
 from lps.errors import ConfigError, LPSError
 from lps.lifelong import Lifelong
 
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _main(arguments: list[str]) -> int:
     parser = Parser(PROG, f"{COMMANDS['export'].capitalize()}.")
     parser.add_argument("file", type=str, metavar="FILE", help="a model.lps")
-    parser.add_argument("--task", type=int, required=True, metavar="T", help="the task, counted from 1")
+    parser.add_argument("--task", type=whole(1), required=True, metavar="T", help="the task, counted from 1")
     parser.add_argument("--format", choices=list(SUFFIXES), required=True, help="what to write")
     parser.add_argument("--output", type=str, metavar="PATH", help="by default <FILE>-task<T> and the format's ending")
     parser.add_argument("--input-shape", type=str, metavar="N,N,...", help="of one example, if FILE does not tell it")

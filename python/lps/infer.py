@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,13 +21,14 @@ from tqdm import tqdm
 
 from lps.artifact.atomic import write_atomically
 from lps.artifact.read import load
-from lps.cli import COMMANDS, Parser, check_output, guarded, use_device
+from lps.cli import COMMANDS, Parser, check_output, guarded, use_device, whole
 from lps.data import Raw, raw
 from lps.data.inputs import Form, ImageFile, InputFile, input_batches, open_inputs
 from lps.deploy.speed import compare
 from lps.errors import ConfigError
 from lps.export import input_shape, random_inputs
 from lps.lifelong import Lifelong
+from lps.runs.settings import MOST_THREADS
 
 PROG = "lps.infer"
 SWITCHES = ("--benchmark", "--dense", "--help", "-h")
@@ -75,19 +76,19 @@ def _parse(arguments: list[str]) -> Any:
     parser = Parser(PROG, f"{COMMANDS['infer'].capitalize()}.")
     parser.add_argument("file", type=str, metavar="FILE", help="a model.lps")
     parser.add_argument("inputs", type=str, nargs="*", metavar="INPUT", help=".npy files, images, folders of images")
-    parser.add_argument("--task", type=int, required=True, metavar="T", help="the task, counted from 1")
+    parser.add_argument("--task", type=whole(1), required=True, metavar="T", help="the task, counted from 1")
     parser.add_argument("--format", choices=["csv", "json"], default="csv", help="of the answers")
     parser.add_argument("--output", type=str, metavar="PATH", help="file to write; by default the standard output")
-    parser.add_argument("--top", type=int, default=1, metavar="K", help="give the K best classes")
-    parser.add_argument("--batch-size", type=int, default=128, metavar="N", help="examples at a time")
+    parser.add_argument("--top", type=whole(1), default=1, metavar="K", help="give the K best classes")
+    parser.add_argument("--batch-size", type=whole(1), default=128, metavar="N", help="examples at a time")
     parser.add_argument("--dense", action="store_true", help="run the whole network instead of the task's part")
     parser.add_argument("--benchmark", action="store_true", help="measure both, on INPUT or on random inputs")
     parser.add_argument("--input-shape", type=str, metavar="N,N,...", help="of one example, if FILE does not tell it")
     parser.add_argument("--device", type=str, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of torch; by default torch's choice")
+    parser.add_argument(
+        "--threads", type=whole(1, MOST_THREADS), metavar="N", help="threads of torch; by default torch's choice"
+    )
     options = parser.parse_args(_options_first(arguments))
-    if not 1 <= options.batch_size < 2**31:
-        parser.error(f"--batch-size: expected 1 to 2147483647, got {options.batch_size}")
     if options.benchmark and (options.output or options.dense):
         parser.error("--benchmark: it classifies nothing and measures both networks; leave out --output and --dense")
     if not options.benchmark and not options.inputs:
@@ -120,8 +121,7 @@ def _raw_form(net: Lifelong, task: int) -> Raw | None:
     origin = net.metadata.origin(task)
     if origin.stream is None:
         return None
-    window = cast("int | None", origin.stream.options.get("window"))
-    return raw(origin.stream.benchmark, origin.task, seed=origin.stream.seed, window=window)
+    return raw(origin.stream.benchmark, origin.task, seed=origin.stream.seed, options=origin.stream.options)
 
 
 @torch.no_grad()

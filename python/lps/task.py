@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import torch
@@ -54,7 +54,8 @@ class Arrays(Dataset[Batch]):
 class Task:
     """One classification task with labels 0 to ``classes - 1``.
 
-    ``validation`` only informs the log; nothing is ever chosen on ``test``.
+    ``validation`` only informs the log; nothing is ever chosen on ``test``. ``class_names`` are those of the labels, if
+    they have names. ``augment`` changes batches of training inputs at random; it draws from torch's global generator.
     """
 
     name: str
@@ -62,6 +63,8 @@ class Task:
     train: Dataset[Batch]
     test: Dataset[Batch]
     validation: Dataset[Batch] | None = None
+    class_names: tuple[str, ...] = field(default=(), kw_only=True)
+    augment: Callable[[Tensor], Tensor] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

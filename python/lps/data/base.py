@@ -1,9 +1,9 @@
-"""What all benchmarks share: the stream, the options they are made from, randomness by purpose, the held-out part."""
+"""What all benchmarks share: their record, the stream, randomness by purpose, the held-out part."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, overload
@@ -15,17 +15,19 @@ from torch import Tensor
 from lps.task import Arrays, Task
 
 Network = tuple[str, dict[str, Any]]  # the arguments of lps.models.create
+Transform = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Options:
-    """What a benchmark is built from, checked by :func:`lps.data.stream`."""
+class Request:
+    """What a stream is built from, checked by :func:`lps.data.stream`."""
 
     data_dir: Path
     tasks: int
     seed: int
     download: bool
-    window: int | None
+    augment: bool
+    own: Any  # the benchmark's own options: an instance of its Benchmark.options
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,35 @@ class Raw:
     shape: tuple[int | None, ...]  # of an example as ``transform`` takes it; None stands for any length
     image: tuple[int, int, int] | None  # channels, height and width if it is an image
     top: int  # the largest value: white
-    transform: Callable[[Tensor], Tensor]  # of a batch
+    transform: Transform  # of a batch
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of a benchmark that has none."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """All that the package knows about a benchmark.
+
+    ``presets`` maps quick and paper to settings, by the names of their flags. ``options`` is a dataclass of the
+    benchmark's own options, whose fields are made by :func:`lps.options.option`; each becomes a flag of ``lps.train``.
+    """
+
+    build: Callable[[Request], Stream]
+    raw: Callable[[Request, int], Raw]  # what a task, counted from 0, reads
+    tasks: int  # as many as in the paper
+    most: int  # as many as there can be
+    presets: Mapping[str, Mapping[str, Any]]
+    options: type = NoOptions
+    augments: bool = False  # whether it has colour images, which can be cropped and mirrored
+
+
+MOST_TASKS = 127  # as many as seven bits of an owner map can tell apart
+
+# What all quick presets share: short runs gain from a falling learning rate and a weaker penalty.
+QUICK: dict[str, Any] = {"schedule": "cosine", "rho": 1e-4}
 
 
 class Examples(NamedTuple):
@@ -92,13 +122,18 @@ def hold_out(train: Examples, generator: np.random.Generator) -> tuple[Examples,
     return Examples(*(part[kept] for part in train)), Examples(*(part[held] for part in train))
 
 
-def ten_class_task(
-    name: str, train: Examples, validation: Examples, test: Examples, transform: Callable[[Tensor], Tensor]
+def classification_task(
+    name: str,
+    class_names: Sequence[str],
+    train: Examples,
+    validation: Examples,
+    test: Examples,
+    transform: Transform,
+    augment: Transform | None = None,
 ) -> Task:
-    """A task of ten classes, as in every benchmark of the paper."""
-    parts = (Arrays(part.inputs, part.labels, transform) for part in (train, validation, test))
-    learn, check, judge = parts
-    return Task(name, 10, learn, judge, check)
+    """A task whose three parts are prepared by one transform."""
+    learn, check, judge = (Arrays(part.inputs, part.labels, transform) for part in (train, validation, test))
+    return Task(name, len(class_names), learn, judge, check, class_names=tuple(class_names), augment=augment)
 
 
 def of_classes(examples: Examples, classes: Sequence[int]) -> Examples:

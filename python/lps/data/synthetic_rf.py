@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lps.data.base import Examples, Options, Stream, random
+from lps.data.base import Benchmark, Examples, Request, Stream, random
 from lps.data.files import Bytes
-from lps.data.rf import TEST_WINDOWS, TRAIN_WINDOWS, TRANSMITTERS, partition_stream
+from lps.data.rf import PRESETS, TEST_WINDOWS, TRAIN_WINDOWS, TRANSMITTERS, RadioOptions, partition_stream, raw
 
 Signal = NDArray[np.complex64]  # [windows, samples]
 
@@ -134,6 +134,9 @@ def generate(seed: int) -> tuple[Examples, Examples]:
     return train, test
 
 
-def build(options: Options) -> Stream:
+def build(request: Request) -> Stream:
     """Build the stream; it needs no files."""
-    return partition_stream("synthetic-rf", *generate(options.seed), options)
+    return partition_stream("synthetic-rf", *generate(request.seed), request)
+
+
+BENCHMARK = Benchmark(build, raw, tasks=5, most=5, presets=PRESETS, options=RadioOptions)

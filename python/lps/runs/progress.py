@@ -10,6 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from lps.methods.lps.config import Epochs
 from lps.runs.events import PHASES, Listener, Row
 
 # Lines of a log file: epochs not more often than this, except the last of a phase; some line at least this often.
@@ -19,12 +20,12 @@ LEAST_SECONDS, MOST_SECONDS = 2.0, 10.0
 class Progress(Listener):
     """Shows how the learning goes, and passes every row on to ``log``.
 
-    ``steps`` is the number of training steps that this process has before it, over all tasks.
+    ``epochs`` are those of every task, ``steps`` is the number of training steps that this process has before it, over
+    all tasks.
     """
 
-    def __init__(self, tasks: int, epochs: Sequence[int], steps: int, log: Callable[[Row], None]) -> None:
-        self.tasks, self.steps, self.log = tasks, steps, log
-        self.epochs = dict(zip(PHASES, epochs, strict=True))
+    def __init__(self, epochs: Sequence[Epochs], steps: int, log: Callable[[Row], None]) -> None:
+        self.epochs_per_task, self.steps, self.log = epochs, steps, log
         self.done = 0
         self.begin = self.shown = self.epoch_shown = perf_counter()
         self.terminal = sys.stdout.isatty()
@@ -32,7 +33,8 @@ class Progress(Listener):
 
     def start(self, task: int, name: str, steps: int) -> None:
         """A task of so many steps begins."""
-        self.label = f"task {task}/{self.tasks} {name}"
+        self.label = f"task {task}/{len(self.epochs_per_task)} {name}"
+        self.epochs = dict(zip(PHASES, self.epochs_per_task[task - 1], strict=True))
         self.phase, self.epoch, self.accuracy, self.rho = PHASES[0], 1, nan, 0.0
         self.seen, self.epoch_begin = 0, perf_counter()
         if self.terminal:

@@ -14,8 +14,7 @@ from lps.artifact.read import load
 from lps.data import Stream, stream
 from lps.errors import CapacityError, ConfigError, FileFormatError
 from lps.lifelong import Lifelong
-from lps.metadata import Source
-from lps.methods.lps.config import LPSConfig
+from lps.methods.lps.config import TaskConfig
 from lps.methods.lps.plan import plan_task
 from lps.models import Architecture, create
 from lps.partition import groups_with
@@ -54,7 +53,7 @@ def _learnt_before(path: Path, before: Settings, settings: Settings) -> tuple[Li
         return None, Records()
     net = load(path / MODEL)
     saved = net.metadata.stream
-    if saved is None or replace(saved, tasks=before.tasks) != _source(before):
+    if saved is None or replace(saved, tasks=before.tasks) != before.source():
         raise FileFormatError(f"{path / MODEL}: was not written by the run of {path / CONFIG}; start another run")
     if problem := contradiction(before, settings, len(net.learnt)):
         raise ConfigError(problem)
@@ -66,9 +65,10 @@ def _stream(settings: Settings) -> Stream:
         settings.benchmark,
         data_dir=None if settings.data_dir is None else Path(settings.data_dir),
         tasks=settings.tasks,
-        seed=settings.seed,
+        seed=settings.source().seed,
         download=settings.download,
-        window=settings.window,
+        augment=settings.augment,
+        options=settings.options,
     )
 
 
@@ -82,7 +82,7 @@ def _new_network(settings: Settings, benchmark: Stream) -> Lifelong:
     return Lifelong(backbone, architecture.features, pattern=settings.pattern, sharing=settings.sharing)
 
 
-def _check_capacity(net: Lifelong, configs: list[LPSConfig]) -> None:
+def _check_capacity(net: Lifelong, configs: list[TaskConfig]) -> None:
     """Plan every task before the first is learnt: a run that cannot fit is refused at its start."""
     trial = deepcopy(net)
     tasks = len(trial.learnt) + len(configs)
@@ -105,19 +105,23 @@ def _learn(
     net: Lifelong, tasks: list[Task], settings: Settings, path: Path, records: Records
 ) -> tuple[dict[str, Any], Path]:
     """Learn what is not learnt yet; after each task test all, then save."""
-    epochs = sum(settings.epochs)
-    steps = [epochs * steps_per_epoch(len(task.train), settings.batch_size) for task in tasks]  # type: ignore[arg-type]
+    epochs = [settings.of_task(number).epochs for number in range(1, len(tasks) + 1)]
+    batch = settings.lps.batch_size
+    steps = [
+        sum(each) * steps_per_epoch(len(task.train), batch)  # type: ignore[arg-type]
+        for each, task in zip(epochs, tasks, strict=True)
+    ]
     done = saved = len(net.learnt)
     results: dict[str, Any] = {}
     with RunDirectory(path, replace(settings, output=None), done, sum(steps[:done])) as directory:
-        progress = Progress(len(tasks), settings.epochs, sum(steps[done:]), directory.row)
+        progress = Progress(epochs, sum(steps[done:]), directory.row)
         try:
             for number, task in enumerate(tasks[done:], start=done + 1):
                 begin = perf_counter()
                 report = net.learn(task, settings.of_task(number), listener=progress)
                 accuracy = [net.accuracy(i, earlier.test) for i, earlier in enumerate(tasks[:number], start=1)]
                 records.add(report, net.learnt[-1].digest, accuracy, perf_counter() - begin)
-                net.metadata.stream, net.metadata.accuracy = _source(settings), accuracy
+                net.metadata.stream, net.metadata.accuracy = settings.source(), accuracy
                 results = directory.save(net, records, steps[number - 1])
                 saved = number
                 progress.learnt(accuracy, records.tasks[-1]["seconds"])
@@ -127,9 +131,3 @@ def _learn(
         finally:
             progress.close()
     return results, path
-
-
-def _source(settings: Settings) -> Source:
-    """What lps.eval needs to find the test data again."""
-    options = {} if settings.window is None else {"window": settings.window}
-    return Source(settings.benchmark, settings.seed, settings.tasks, options)

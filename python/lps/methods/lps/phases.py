@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lps.errors import ConfigError, DataError, DivergedError
-from lps.methods.lps.config import LPSConfig
+from lps.methods.lps.config import LPSConfig, TaskConfig
 from lps.methods.lps.plan import LayerPlan, plan_task
 from lps.methods.lps.schedule import learning_rate, penalties
 from lps.methods.lps.steppers import ComposedStepper, FusedStepper, OptimizerFactory, Stepper, Weight
@@ -37,13 +37,14 @@ def learn_task(
     """Learn one more task, or leave the network as it was."""
     if net._learning:
         raise ConfigError(f"Lifelong: learn: task {net._active} is being learnt; wait until it is done")
-    plans = plan_task(net, config)
-    _check_examples(task)
     number = len(net.learnt) + 1
+    own = config.of_task(number)
+    plans = plan_task(net, own)
+    _check_examples(task)
     with _all_generators_kept(), net.keep_modes(), undo_on_failure(net) as common:
         # A seed of its own for each task: a run that is resumed goes on as if it had not stopped.
-        torch.manual_seed(int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0]))
-        report = Learner(net, task, config, plans, common, optimizer, listener).run()
+        torch.manual_seed(int(np.random.SeedSequence([own.seed, number]).generate_state(1)[0]))
+        report = Learner(net, task, own, plans, common, optimizer, listener).run()
     net.activate(number)
     return report
 
@@ -82,7 +83,7 @@ class Learner:
         self,
         net: Lifelong,
         task: Task,
-        config: LPSConfig,
+        config: TaskConfig,
         plans: list[LayerPlan],
         common: CommonTensors,
         optimizer: OptimizerFactory | None,
