@@ -80,7 +80,12 @@ def shown(value: object) -> str:
         text = value if isinstance(value, str) and len(value) <= 60 else _SHORT.repr(value)
     except ValueError:  # Python refuses to print whole numbers of more than 4,300 digits
         text = "a huge number"
-    return " ".join(text.split()) if text.isprintable() else ascii(text)
+    return one_line(text)
+
+
+def one_line(text: str) -> str:
+    """The text, with escapes for what would break a line or cannot be printed."""
+    return text if text.isprintable() else ascii(text)
 
 
 def listed(text: str) -> object:

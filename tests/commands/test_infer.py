@@ -178,8 +178,8 @@ def test_every_benchmark_prepares_its_data_without_having_it() -> None:
         values = torch.randint(0, raw.top + 1, (2, *shape), dtype=torch.uint8)
         assert raw.transform(values).shape == (2, *read)
     assert benchmarks.raw("mixed", 2).shape == (3, 32, 32)
-    radio = benchmarks.raw("synthetic-rf", 3, seed=1, window=100)
-    task = benchmarks.stream("synthetic-rf", seed=1, window=100)[2]
+    radio = benchmarks.raw("synthetic-rf", 3, seed=1, options={"window": 100})
+    task = benchmarks.stream("synthetic-rf", seed=1, options={"window": 100})[2]
     assert isinstance(task.test, Arrays)
     assert torch.equal(radio.transform(task.test.inputs[:4]), task.test.batch(torch.arange(4))[0])
 

@@ -14,7 +14,7 @@ from lps.data import BENCHMARKS, known, own_options
 from lps.errors import ConfigError
 from lps.metadata import Source
 from lps.methods.lps.config import PATTERNS, PER_TASK, SHARINGS, LPSConfig, TaskConfig
-from lps.options import TEXT, Text, convert, listed, option, read_yaml, shown
+from lps.options import TEXT, Text, convert, listed, one_line, option, read_yaml, shown
 
 METHODS = ("lps",)
 PRESETS = ("quick", "paper")
@@ -125,7 +125,7 @@ _MAY_CHANGE = {"data_dir", "download", "tasks", "fill_last", "device", "threads"
 
 def read_settings(path: Path) -> dict[str, object]:
     """The settings in a YAML file by name, without sections."""
-    where = shown(str(path))
+    where = one_line(str(path))
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
@@ -189,7 +189,7 @@ def contradiction(before: Settings, now: Settings, learnt: int) -> str | None:
 
 def _fixed(settings: Settings) -> dict[str, object]:
     """What must not change while a run goes on, whatever the task."""
-    values = {**asdict(settings), **asdict(settings.lps), **settings.options, "stream_seed": settings.source().seed}
+    values = {**asdict(settings.lps), **asdict(settings), **settings.options, "stream_seed": settings.source().seed}
     left_out = {*_MAY_CHANGE, *_SECTIONS, *PER_TASK}
     return {name: value for name, value in values.items() if name not in left_out}
 
