@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from lps.errors import ConfigError, LPSError
-from lps.options import shown
+from lps.options import is_unicode, shown
 from lps_kernels.tf32 import hold_torch_to_it
 
 COMMANDS = {
@@ -56,14 +56,19 @@ class Parser(argparse.ArgumentParser):
         self.exit(REFUSED, f"{self.prog}: {sentence}\n")
 
 
-def whole(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
-    """The type of a flag that takes a whole number in these bounds."""
+def whole(text: str) -> int:
+    """The type of a flag that takes a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {shown(text)}") from None
+
+
+def between(low: int, high: int) -> Callable[[str], int]:
+    """The type of a flag that takes a whole number from ``low`` to ``high``."""
 
     def read(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"expected a whole number, got {shown(text)}") from None
+        number = whole(text)
         if not low <= number <= high:
             raise argparse.ArgumentTypeError(f"expected {low} to {high}, got {shown(text)}")
         return number
@@ -75,6 +80,8 @@ def _told(read: Callable[[str], object]) -> Callable[[str], object]:
     """The same reader, whose refusals argparse passes on."""
 
     def told(text: str) -> object:
+        if not is_unicode(text):
+            raise argparse.ArgumentTypeError(f"expected text in UTF-8, got {shown(text)}")
         try:
             return read(text)
         except ConfigError as error:

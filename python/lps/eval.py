@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from lps.artifact.read import load
-from lps.cli import COMMANDS, FAILED, Parser, guarded, use_device, whole
+from lps.cli import COMMANDS, FAILED, Parser, between, guarded, use_device
 from lps.data import stream
 from lps.errors import FileFormatError
 from lps.lifelong import Lifelong
@@ -34,7 +34,7 @@ def _main(arguments: list[str]) -> int:
     parser.add_argument("--download", action="store_true", help="fetch data files that are missing")
     parser.add_argument("--device", type=str, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N")
     parser.add_argument(
-        "--threads", type=whole(1, MOST_THREADS), metavar="N", help="threads of torch; by default torch's choice"
+        "--threads", type=between(1, MOST_THREADS), metavar="N", help="threads of torch; by default torch's choice"
     )
     options = parser.parse_args(arguments)
     device = use_device(options.device, options.threads)

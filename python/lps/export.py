@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _main(arguments: list[str]) -> int:
     parser = Parser(PROG, f"{COMMANDS['export'].capitalize()}.")
     parser.add_argument("file", type=str, metavar="FILE", help="a model.lps")
-    parser.add_argument("--task", type=whole(1), required=True, metavar="T", help="the task, counted from 1")
+    parser.add_argument("--task", type=whole, required=True, metavar="T", help="the task, counted from 1")
     parser.add_argument("--format", choices=list(SUFFIXES), required=True, help="what to write")
     parser.add_argument("--output", type=str, metavar="PATH", help="by default <FILE>-task<T> and the format's ending")
     parser.add_argument("--input-shape", type=str, metavar="N,N,...", help="of one example, if FILE does not tell it")

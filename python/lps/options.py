@@ -20,9 +20,9 @@ from lps.errors import ConfigError
 
 Kind = TypeVar("Kind")
 
-# A path or a name: what every system call, file and terminal takes.
-Text = Annotated[str, Meta(pattern=r"^[^\0\ud800-\udfff]+\Z")]
-TEXT = "text in UTF-8 that is neither empty nor holds NUL"
+Text = Annotated[str, Meta(pattern=r"^[^\0]+\Z")]  # a path or a name
+TEXT = "text that is neither empty nor holds NUL"
+NO_UNICODE = "text that is not UTF-8"
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: TEXT}
 _SHORT = Repr()
@@ -70,7 +70,7 @@ def _refusal(path: list[str], values: Any, kind: type) -> str:
     value, hint = values[name], get_type_hints(kind)[name]
     if rest and isinstance(hint, type) and is_dataclass(hint):
         return _refusal(rest, value, hint)
-    option = next(option for option in fields(kind) if option.name == name)  # type: ignore[arg-type]
+    option = next(option for option in fields(kind) if option.name == name)
     return f"{name}: expected {option.metadata['expected']}, got {shown(value)}"
 
 
@@ -86,6 +86,11 @@ def shown(value: object) -> str:
 def one_line(text: str) -> str:
     """The text, with escapes for what would break a line or cannot be printed."""
     return text if text.isprintable() else ascii(text)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether the text can be stored; surrogates, which stand for bytes that are not UTF-8, cannot."""
+    return not re.search("[\ud800-\udfff]", text)
 
 
 def listed(text: str) -> object:
@@ -117,6 +122,8 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            event = self.get_event()
-            raise yaml.MarkedYAMLError(problem="aliases (*name) are not read", problem_mark=event.start_mark)
-        return super().compose_node(parent, index)
+            raise yaml.YAMLError("aliases (*name) are not read")
+        node = super().compose_node(parent, index)
+        if isinstance(node, yaml.ScalarNode) and not is_unicode(node.value):
+            raise yaml.MarkedYAMLError(problem=NO_UNICODE, problem_mark=node.start_mark)
+        return node

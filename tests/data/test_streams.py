@@ -87,7 +87,11 @@ def sheets_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "permuted-digits: window: is no option of this benchmark (it is an option of split-rf, synthetic-rf)",
         ),
         ("synthetic-rf", {"options": {"size": 32}}, "size: is no option of this benchmark (known are window)"),
-        ("synthetic-rf", {"options": {"window": 0}}, "synthetic-rf: window: expected at least 1 sample, got 0"),
+        (
+            "synthetic-rf",
+            {"options": {"window": 0}},
+            "synthetic-rf: window: expected 1 to 2147483647 samples, got 0",
+        ),
         ("permuted-digits", {"augment": True}, "permuted-digits: augment: only colour images"),
         ("permuted-mnist", {"augment": True}, "permuted-mnist: augment: only colour images"),
         ("split-rf", {"augment": True}, "split-rf: augment: only colour images"),

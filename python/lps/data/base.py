@@ -62,8 +62,6 @@ class Benchmark:
     augments: bool = False  # whether it has colour images, which can be cropped and mirrored
 
 
-MOST_TASKS = 127  # as many as seven bits of an owner map can tell apart
-
 # What all quick presets share: short runs gain from a falling learning rate and a weaker penalty.
 QUICK: dict[str, Any] = {"schedule": "cosine", "rho": 1e-4}
 

@@ -9,7 +9,6 @@ A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -228,11 +227,8 @@ def ten_of_hundred(train: Examples, test: Examples, first: int, seed: int, augme
         raise unlike(where, "training and test images", "5000 and 1000", got, FETCH_AGAIN)
     kept, held = hold_out(learn, random(seed, "validation-cifar100", first))
     names = CIFAR100_NAMES[first : first + 10]
-    return _colour_task(f"cifar100-{first}-{first + 9}", names, (kept, held, judge), augment)
-
-
-def _colour_task(name: str, class_names: Sequence[str], parts: tuple[Examples, ...], augment: bool) -> Task:
-    return classification_task(name, class_names, *parts, Colour(), crop_and_flip if augment else None)
+    change = crop_and_flip if augment else None
+    return classification_task(f"cifar100-{first}-{first + 9}", names, kept, held, judge, Colour(), change)
 
 
 def build(request: Request) -> Stream:
@@ -243,7 +239,8 @@ def build(request: Request) -> Stream:
     def build_task(number: int) -> Task:
         if number == 0 or hundred is None:
             kept, held = hold_out(train, random(request.seed, "validation-cifar10"))
-            return _colour_task("cifar10", CIFAR10_NAMES, (kept, held, test), request.augment)
+            change = crop_and_flip if request.augment else None
+            return classification_task("cifar10", CIFAR10_NAMES, kept, held, test, Colour(), change)
         return ten_of_hundred(*hundred, first=10 * (number - 1), seed=request.seed, augment=request.augment)
 
     return Stream("split-cifar", NETWORK, request.tasks, build_task)

@@ -12,9 +12,10 @@ from importlib import resources
 import numpy as np
 import torch
 
-from lps.data.base import MOST_TASKS, QUICK, Benchmark, Examples, Raw, Request, Stream
+from lps.data.base import QUICK, Benchmark, Examples, Raw, Request, Stream
 from lps.data.files import read_npz
 from lps.data.permuted import PAPER, permuted_raw, permuted_stream
+from lps.partition import MAX_TASKS
 
 
 def load() -> tuple[Examples, Examples]:
@@ -48,6 +49,6 @@ BENCHMARK = Benchmark(
     build,
     raw,
     tasks=5,
-    most=MOST_TASKS,
+    most=MAX_TASKS,
     presets={"quick": _QUICK, "paper": {**PAPER, "alpha": 0.2}},  # not in the paper: permuted MNIST with five tasks
 )

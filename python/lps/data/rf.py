@@ -49,8 +49,11 @@ PRESETS = {"quick": _QUICK, "paper": _PAPER}
 class RadioOptions:
     """The options of radio benchmarks."""
 
-    window: Annotated[int, Meta(ge=1)] | None = option(
-        None, "N", "samples to cut from the middle of each window; by default all", expected="at least 1 sample"
+    window: Annotated[int, Meta(ge=1, lt=2**31)] | None = option(
+        None,
+        "N",
+        "samples to cut from the middle of each window; by default all",
+        expected="1 to 2147483647 samples",
     )
 
 

@@ -15,6 +15,7 @@ from lps.errors import ConfigError
 from lps.metadata import Source
 from lps.methods.lps.config import PATTERNS, PER_TASK, SHARINGS, LPSConfig, TaskConfig
 from lps.options import TEXT, Text, convert, listed, one_line, option, read_yaml, shown
+from lps.partition import MAX_TASKS
 
 METHODS = ("lps",)
 PRESETS = ("quick", "paper")
@@ -44,8 +45,8 @@ class Settings:
         None, "DIR", "folder with the data files; by default one in the user's cache", expected=TEXT
     )
     download: bool = option(False, "", "fetch data files that are missing")
-    tasks: Annotated[int, Meta(ge=1)] = option(
-        1, "N", "learn the first N tasks; by default as many as in the paper", expected="a whole number of at least 1"
+    tasks: Annotated[int, Meta(ge=1, le=MAX_TASKS)] = option(
+        1, "N", "learn the first N tasks; by default as many as in the paper", expected=f"1 to {MAX_TASKS}"
     )
     augment: bool = option(False, "", "crop and mirror colour images at random in training")
     pattern: Text = option("irregular", "", "what is pruned together", choices=PATTERNS)
