@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from lps import train
+from lps.artifact.read import load
 from lps.data import BENCHMARKS
 from lps.data.rf import RadioOptions
 from lps.metadata import Source
@@ -159,6 +162,17 @@ def test_shares_as_flags(capsys: pytest.CaptureFixture[str]) -> None:
         ("rest", "rest"),
     ):
         assert resolved(capsys, "--alpha", text)["lps"]["alpha"] == alpha
+
+
+def test_a_run_with_epochs_per_task(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments = ["--tasks", "3", "--epochs", "0,1,0;1,2,0", "--output", str(tmp_path / "run")]
+    assert train.main([*arguments, "--stream-seed", "3", "--threads", str(torch.get_num_threads())]) == 0
+    assert "admm 2/2" in capsys.readouterr().out  # of tasks 2 and 3
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["event"] == "epoch"]
+    seen = [[(row["phase"], row["epoch"]) for row in rows if row["task"] == str(task)] for task in (1, 2, 3)]
+    assert seen == [[("admm", "1")], *[[("warm-up", "1"), ("admm", "1"), ("admm", "2")]] * 2]
+    assert load(tmp_path / "run" / "model.lps").metadata.stream == Source("permuted-digits", 3, 3, {})
 
 
 def test_the_last_value_of_a_list_repeats_and_the_last_task_may_take_the_rest() -> None:

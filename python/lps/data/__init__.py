@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lps.data import cifar, digits, mixed, mnist, rf, synthetic_rf
-from lps.data.base import Benchmark, Raw, Request, Stream
+from lps.data.base import Raw, Stream
+from lps.data.benchmark import Benchmark, Request
 from lps.data.download import default_directory
 from lps.errors import ConfigError
 from lps.options import convert, shown

@@ -20,19 +20,8 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from lps.data.augment import crop_and_flip
-from lps.data.base import (
-    QUICK,
-    Benchmark,
-    Examples,
-    Network,
-    Raw,
-    Request,
-    Stream,
-    classification_task,
-    hold_out,
-    of_classes,
-    random,
-)
+from lps.data.base import Examples, Network, Raw, Stream, classification_task, hold_out, of_classes, random
+from lps.data.benchmark import QUICK, Benchmark, Request
 from lps.data.download import fetch
 from lps.data.files import (
     FETCH_AGAIN,

@@ -12,7 +12,8 @@ from importlib import resources
 import numpy as np
 import torch
 
-from lps.data.base import QUICK, Benchmark, Examples, Raw, Request, Stream
+from lps.data.base import Examples, Raw, Stream
+from lps.data.benchmark import QUICK, Benchmark, Request
 from lps.data.files import read_npz
 from lps.data.permuted import PAPER, permuted_raw, permuted_stream
 from lps.partition import MAX_TASKS

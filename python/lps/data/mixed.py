@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from lps.data import cifar, mnist
-from lps.data.base import QUICK, Benchmark, Raw, Request, Stream, classification_task, hold_out, random
+from lps.data.base import Raw, Stream, classification_task, hold_out, random
+from lps.data.benchmark import QUICK, Benchmark, Request
 from lps.data.permuted import DIGITS, Permute, permutation
 from lps.task import Task
 

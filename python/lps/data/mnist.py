@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from lps.data.base import QUICK, Benchmark, Examples, Raw, Request, Stream
+from lps.data.base import Examples, Raw, Stream
+from lps.data.benchmark import QUICK, Benchmark, Request
 from lps.data.download import fetch
 from lps.data.files import PASS_OR_DOWNLOAD, check_labels, missing, read_idx
 from lps.data.permuted import PAPER, permuted_raw, permuted_stream

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lps.data.base import Examples, Network, Raw, Request, Stream, classification_task, hold_out, random
+from lps.data.base import Examples, Network, Raw, Stream, classification_task, hold_out, random
+from lps.data.benchmark import Request
 from lps.task import Task
 
 DIGITS = tuple("0123456789")  # the names of the classes

@@ -16,19 +16,8 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from lps.data.base import (
-    QUICK,
-    Benchmark,
-    Examples,
-    Network,
-    Raw,
-    Request,
-    Stream,
-    classification_task,
-    hold_out,
-    of_classes,
-    random,
-)
+from lps.data.base import Examples, Network, Raw, Stream, classification_task, hold_out, of_classes, random
+from lps.data.benchmark import QUICK, Benchmark, Request
 from lps.data.files import REPLACE, check_labels, missing, read_npz, unlike
 from lps.errors import ConfigError
 from lps.options import option

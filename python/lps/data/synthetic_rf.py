@@ -28,7 +28,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lps.data.base import Benchmark, Examples, Request, Stream, random
+from lps.data.base import Examples, Stream, random
+from lps.data.benchmark import Benchmark, Request
 from lps.data.files import Bytes
 from lps.data.rf import PRESETS, TEST_WINDOWS, TRAIN_WINDOWS, TRANSMITTERS, RadioOptions, partition_stream, raw
 
