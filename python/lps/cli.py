@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
             if isinstance(option.default, bool):
                 group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
             else:
-                read, metavar = _told(option.metadata["read"]), option.metadata["metavar"]
+                read, metavar = _flag_type(option.metadata["read"]), option.metadata["metavar"]
                 group.add_argument(flag, type=read, default=argparse.SUPPRESS, metavar=metavar, help=text)
 
     def error(self, message: str) -> NoReturn:
@@ -76,10 +76,10 @@ def between(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-def _told(read: Callable[[str], object]) -> Callable[[str], object]:
-    """The same reader, whose refusals argparse passes on."""
+def _flag_type(read: Callable[[str], object]) -> Callable[[str], object]:
+    """The reader as argparse needs it: refusals are ArgumentTypeError."""
 
-    def told(text: str) -> object:
+    def read_flag(text: str) -> object:
         if not is_unicode(text):
             raise argparse.ArgumentTypeError(f"expected text in UTF-8, got {shown(text)}")
         try:
@@ -87,7 +87,7 @@ def _told(read: Callable[[str], object]) -> Callable[[str], object]:
         except ConfigError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    return told
+    return read_flag
 
 
 def guarded(prog: str, command: Callable[[], int]) -> int:

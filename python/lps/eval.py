@@ -1,6 +1,6 @@
 """``python -m lps.eval FILE``: check every digest of a file, then every task's accuracy on its test data.
 
-The digests say that the weights are those that were learnt, to the bit. Accuracies are then identical on the machine
+The digests say that the weights are bit for bit as they were learnt. Accuracies are then identical on the machine
 that trained, with the same number of threads. Elsewhere sums are rounded in another order, which can turn only examples
 whose two best logits agree to about six digits: up to one example in a thousand, at least one, may differ.
 """

@@ -247,7 +247,7 @@ def test_images_that_cannot_be_used(place: Path, capsys: pytest.CaptureFixture[s
     for model, name, words in (
         ("digits.lps", "cut.png", "cut.png: cannot be read: "),
         ("digits.lps", "text.png", "text.png: kind of file: expected an image"),
-        ("digits.lps", "wide.png", "wide.png: image: expected 8 bits a channel, got mode I;16"),
+        ("digits.lps", "wide.png", "wide.png: image: expected 8 bits per channel, got mode I;16"),
         ("digits.lps", "missing.png", "missing.png: cannot be read: No such file"),
         ("digits.lps", "none", "none: the folder holds no images"),
         ("own.lps", "good.png", "images: the task reads inputs of shape [12], not images"),

@@ -49,7 +49,7 @@ def test_split_rf(tmp_path: Path) -> None:
     assert seen != list(range(50))
     assert first(tasks[0]).shape == (8, 2, 16)
     assert first(again[0]).shape == (8, 2, 32)
-    with pytest.raises(ConfigError, match="at most the 32 samples that there are, got 33"):
+    with pytest.raises(ConfigError, match="at most the 32 samples of a window, got 33"):
         stream("split-rf", data_dir=tmp_path, options={"window": 33})
 
 

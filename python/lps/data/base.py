@@ -68,7 +68,7 @@ class Stream(Sequence[Task]):
 
 
 def random(seed: int, purpose: str, number: int = 0) -> np.random.Generator:
-    """A generator of its own for each purpose and number, so that one draw more here changes nothing there."""
+    """A separate generator per purpose and number, so that another draw for one changes nothing for the others."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), number])
 
 

@@ -1,6 +1,6 @@
 """mixed: tasks that differ drastically; permuted MNIST in tasks 1, 3 and 5, ten classes of CIFAR-100 in 2 and 4.
 
-Each MNIST task has a permutation of its own (none is the original order); CIFAR-100 gives classes 0 to 9, then 10 to
+Each MNIST task has its own permutation (none is the original order); CIFAR-100 gives classes 0 to 9, then 10 to
 19. As in section V.B of the paper, digits are permuted at 28x28, then repeated to three channels and resized to 32x32.
 """
 

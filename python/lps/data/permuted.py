@@ -1,4 +1,4 @@
-"""Permuted pixels: every task shows the same images with its pixels in an order of its own."""
+"""Permuted pixels: every task shows the same images with their pixels in another order."""
 
 from __future__ import annotations
 

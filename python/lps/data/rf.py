@@ -1,8 +1,8 @@
-"""split-rf: radio transmitters to be told apart, 50 of them in five tasks of ten.
+"""split-rf: which of ten radio transmitters sent a signal; 50 transmitters in five tasks.
 
 ``train.npz`` and ``test.npz`` each hold ``iq``, uint8 [windows, 2, samples], the I and Q samples of a window of radio
 signal as an 8-bit receiver gives them (127.5 is zero), and ``labels``, uint8 [windows], the transmitters 0 to 49; 141
-windows of each transmitter are for training and 55 for the test, as many as in the paper.
+windows per transmitter are for training and 55 for the test, as many as in the paper.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lps.options import option
 from lps.task import Task
 
 TRANSMITTERS = 50
-TRAIN_WINDOWS, TEST_WINDOWS = 141, 55  # of each transmitter
+TRAIN_WINDOWS, TEST_WINDOWS = 141, 55  # per transmitter
 NETWORK: Network = ("resnet50-1d", {"channels": 2})
 
 # Table I of the paper.
@@ -90,7 +90,7 @@ def load(data_dir: Path) -> tuple[Examples, Examples]:
 
 
 def read_captures(path: Path) -> tuple[Tensor, Tensor]:
-    """Read whole captures of individual transmitters: the signals, float32 [captures, 2, samples], and who sent each.
+    """Read captures of individual transmitters: signals, float32 [captures, 2, samples], and the transmitter of each.
 
     The file holds ``iq``, int16 [captures, samples, 2], and ``transmitter``, uint8 [captures]. There is no benchmark of
     such files: a few captures are too little for tasks, but enough to try a network on devices of one kind.
@@ -103,10 +103,10 @@ def read_captures(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def middle(name: str, samples: int, window: int | None) -> UnitPower:
-    """Cut windows of so many samples to ``window`` from their middle, or leave them whole."""
+    """How to cut windows of ``samples`` samples: to ``window`` from their middle, or not at all."""
     length = samples if window is None else window
     if length > samples:
-        raise ConfigError(f"{name}: window: expected at most the {samples} samples that there are, got {length}")
+        raise ConfigError(f"{name}: window: expected at most the {samples} samples of a window, got {length}")
     return UnitPower((samples - length) // 2, length)
 
 

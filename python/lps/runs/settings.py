@@ -33,7 +33,7 @@ Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 class Settings:
     """All that determines a run; ``lps`` is how its tasks are learnt, ``options`` are the benchmark's own.
 
-    Every field but these two has a flag of its own, and so has every field in them.
+    Every field in these two and every other field has a flag.
     """
 
     benchmark: Text = option(

@@ -116,7 +116,7 @@ class TaskConfig(LPSConfig):
 
 
 def check_patterns(name: str, share: object, layers: Sequence[str]) -> None:
-    """Refuse a pattern of a mapping that matches no layer: a slip of the pen would go unnoticed."""
+    """Refuse a pattern of a mapping that matches no layer: a typing error would go unnoticed."""
     for pattern in share if isinstance(share, Mapping) else ():
         if not any(fnmatchcase(layer, pattern) for layer in layers):
             raise ConfigError(f"{name}: expected patterns of layers ({', '.join(layers)}), got {pattern}")
