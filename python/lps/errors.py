@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class LPSError(Exception):
-    """Base of all errors below; the command line prints its message and exits with 1."""
+    """Base of all errors below; a command prints its message and exits with ``exit_code``."""
+
+    exit_code = 1
 
 
 class ConfigError(LPSError, ValueError):
@@ -25,3 +27,7 @@ class DivergedError(LPSError, ArithmeticError):
 
 class FileFormatError(LPSError, ValueError):
     """A file that is not a whole and unchanged model.lps."""
+
+
+class StoppedError(LPSError):
+    """Learning was asked to stop; where a checkpoint is kept, the state of the task is saved."""

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.utils.data import Dataset
 
 from lps.artifact.write import save
 from lps.deploy.extraction import extract
 from lps.deploy.serving import ServedTask, rows_of, task_of_each, together
+from lps.draft import Draft
 from lps.errors import ConfigError
 from lps.metadata import Metadata
+from lps.methods.lps import LPS
 from lps.methods.lps.config import PATTERNS, SHARINGS, LPSConfig
-from lps.methods.lps.phases import learn_task
 from lps.methods.lps.steppers import OptimizerFactory
 from lps.partition import Partition, find_partitions
+from lps.private import NORMS, PrivateTensors, find_private
+from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
-from lps.task import Batch, Learnt, Task, batches
+from lps.switch import Switch
+from lps.task import Learnt, Task, TaskData, batches
 from lps_kernels.cutout import Cutout
 
 
@@ -32,8 +35,12 @@ class Lifelong(nn.Module):
 
     ``backbone`` maps a batch to ``features`` numbers an example. Its prunable weights (those of Linear, Conv1d/2d/3d
     and attention projections that no shell pattern in ``exclude`` matches) are split among the tasks; all its other
-    parameters and its buffers are learnt with task 1 and frozen after it. Its code is left alone: a task runs by
-    writing its weights into the backbone's own parameters.
+    parameters and its buffers are learnt with task 1 and frozen after it. With ``norms="per-task"`` biases and
+    normalisation layers are an exception: every task learns its own copy of them. The backbone's code is left alone: a
+    task runs by writing its weights into the backbone's own parameters.
+
+    Several threads may call a network in eval mode at once, with any tasks: calls of one task run together, a call of
+    another one waits for them.
     """
 
     def __init__(
@@ -44,6 +51,7 @@ class Lifelong(nn.Module):
         pattern: str = "irregular",
         sharing: str = "elementwise",
         exclude: Sequence[str] = (),
+        norms: str = "frozen",
     ) -> None:
         super().__init__()
         if not isinstance(backbone, nn.Module):
@@ -53,19 +61,33 @@ class Lifelong(nn.Module):
         self.pattern = pattern
         self.sharing = sharing
         self.exclude = tuple(exclude)
+        self.norms = norms
         self.check_modes()
         self.partitions = nn.ModuleList(find_partitions(backbone, exclude))
         if not len(self.partitions):
             raise ConfigError("Lifelong: backbone: expected a Linear, Conv or attention layer to prune, got none")
+        self.private_names = find_private(backbone) if norms == "per-task" else frozenset()
         self.heads = nn.ModuleList()
+        self.private = nn.ModuleList()  # of each task, its PrivateTensors
         self.learnt: list[Learnt] = []
         self.metadata = Metadata()  # goes into the file
-        self._active = 0  # the task whose weights the backbone holds
+        self._switch = Switch()
         self._learning = False
+
+    @property
+    def active(self) -> int:
+        """The task whose weights the backbone holds; 0 for none."""
+        return self._switch.active
+
+    @property
+    def learning(self) -> bool:
+        """Whether a task is being learnt."""
+        return self._learning
 
     def check_modes(self) -> None:
         """Pattern and sharing may be set anew before each task: refuse what does not exist."""
-        for name, value, choices in (("pattern", self.pattern, PATTERNS), ("sharing", self.sharing, SHARINGS)):
+        modes = (("pattern", self.pattern, PATTERNS), ("sharing", self.sharing, SHARINGS), ("norms", self.norms, NORMS))
+        for name, value, choices in modes:
             if value not in choices:
                 raise ConfigError(f"Lifelong: {name}: expected one of {', '.join(choices)}, got {value}")
 
@@ -76,53 +98,97 @@ class Lifelong(nn.Module):
         """
         if not (task is None or isinstance(task, int)):
             return self.serve(x, task)
-        self.activate(task)
-        features = self.backbone(x)
-        logits: Tensor = self._classify(features)
+        if torch.compiler.is_compiling():  # locks are not for graphs: a compiled network is for one thread
+            self.activate(task)
+            logits: Tensor = self._classify(self.backbone(x), None)
+            return logits
+        number = self._number(task)
+        with self._switch.holding(number, self._write):
+            logits = self._classify(self.backbone(x), number)
         return logits
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def activate(self, task: int | None) -> None:
         """Write the weights of a task into the backbone, unless it holds them already."""
+        with self._switch.holding(self._number(task), self._write):
+            pass
+
+    def _number(self, task: int | None) -> int:
+        """The task that is meant, checked; None is the one that ran or was learnt last."""
         if not self.heads:
             raise ConfigError("Lifelong: task: expected at least one learnt task, got none; call learn first")
         if task is None:
-            task = self._active or len(self.learnt)
-        if task == self._active:
-            return
+            task = self.active or len(self.learnt)
         if self._learning:
-            raise ConfigError(f"Lifelong: task: expected {self._active}, which is being learnt, got {task}")
-        self.check_task(task)
-        self._active = 0  # until all layers are written
-        with torch.no_grad():
-            for partition, weight in self.prunable():
-                partition.compose(task, out=weight)
+            if task != self.active:
+                raise ConfigError(f"Lifelong: task: expected {self.active}, which is being learnt, got {task}")
+        else:
+            self.check_task(task)
+        return task
+
+    @torch.no_grad()
+    def _write(self, task: int) -> None:
+        for partition, weight in self.prunable():
+            partition.compose(task, out=weight)
+        if self.private_names:
+            values = self.private_of(task)
+            for name, tensor in self.common_tensors():
+                if name in values:
+                    tensor.copy_(values[name])
         torch.clear_autocast_cache()  # which may hold casts of the weights just replaced
-        self._active = task
+
+    @contextmanager
+    def transaction(self) -> Iterator[Draft]:
+        """Room to learn one more task: inside, the backbone is the draft's to train, and its task is active.
+
+        Unless the draft is committed by the end of the block, the network is brought back to where it was before.
+        """
+        if self._learning:
+            raise ConfigError(f"Lifelong: learn: task {self.active} is being learnt; wait until it is done")
+        active = self.active
+        draft = Draft(self)
+        self._learning = True
+        try:
+            self._switch.take(draft.number)
+            yield draft
+        finally:
+            if not draft.committed:
+                draft.roll_back()
+            self._learning = False
+            self._switch.take(0)
+            if draft.committed or active:
+                self.activate(draft.number if draft.committed else active)
 
     @torch.no_grad()
     def serve(self, x: Tensor, tasks: Sequence[int] | Tensor) -> Tensor:
         """Logits of every example under a task of its own, from the one copy of the weights.
 
-        Examples of one task run together; no weights are written, so the next call may ask for any other tasks at no
+        TaskData of one task run together; no weights are written, so the next call may ask for any other tasks at no
         cost. Where tasks have unlike numbers of classes, the missing ones are -inf.
         """
         if self._learning:
-            raise ConfigError("Lifelong: task: expected no task a row while a task is being learnt, got one a row")
+            raise ConfigError("Lifelong: task: a task per example is not available during learn()")
         rows = rows_of(task_of_each(tasks, len(x)), x.device)
         for task in rows:
             self.check_task(task)
         logits = []
         for task, places in rows.items():
-            with ServedTask(self.prunable(), task):
+            with ServedTask(self.prunable(), task, self._replaced(task)):
                 features = self.backbone(x[places])
             logits.append(self.heads[task - 1](features))
         return together(logits, list(rows.values())) if rows else x.new_empty((0, 0))
 
+    def _replaced(self, task: int) -> dict[int, Tensor]:
+        """The private tensors of a task, by the identity of the backbone's tensors that they stand for."""
+        if not self.private_names:
+            return {}
+        values = self.private_of(task)
+        return {id(tensor): values[name] for name, tensor in self.common_tensors() if name in values}
+
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _classify(self, features: Tensor) -> Tensor:
-        """The head of the active task; not compiled, so that a new task compiles nothing anew."""
-        logits: Tensor = self.heads[self._active - 1](features)
+    def _classify(self, features: Tensor, task: int | None) -> Tensor:
+        """The head of a task, or of the active one; not compiled, so that a new task compiles nothing anew."""
+        logits: Tensor = self.heads[(task or self.active) - 1](features)
         return logits
 
     def check_task(self, task: int) -> None:
@@ -137,25 +203,42 @@ class Lifelong(nn.Module):
             yield partition, self.backbone.get_parameter(partition.name)
 
     def common_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Parameters that no task owns, and buffers: learnt with task 1, frozen after it, used by every task."""
+        """Parameters that no task owns, and buffers: learnt with task 1 and frozen after it, or private."""
         shared_out = {id(weight) for _, weight in self.prunable()}
         for name, parameter in self.backbone.named_parameters():
             if id(parameter) not in shared_out:
                 yield name, parameter
         yield from self.backbone.named_buffers()
 
+    def tensors_of(self, task: int) -> Iterator[tuple[str, Tensor]]:
+        """The common tensors as this task runs with them."""
+        values = self.private_of(task) if self.private_names else {}
+        for name, tensor in self.common_tensors():
+            yield name, values.get(name, tensor)
+
+    def private_of(self, task: int) -> dict[str, Tensor]:
+        """A learnt task's own copies of the private tensors, by the names that they have in the backbone."""
+        private = self.private[task - 1]
+        assert isinstance(private, PrivateTensors)
+        return private.tensors()
+
+    def add_private(self, values: Mapping[str, Tensor]) -> None:
+        """Append a task's copies of the private tensors."""
+        self.private.append(PrivateTensors(values))
+
     def common_parameters(self) -> list[nn.Parameter]:
         """The parameters among the common tensors."""
         return [tensor for _, tensor in self.common_tensors() if isinstance(tensor, nn.Parameter)]
 
     def train(self, mode: bool = True) -> Lifelong:
-        """As for any module, but statistics of normalisation layers stay as task 1 left them."""
+        """As for any module, but statistics of normalisation layers stay as they were learnt."""
         super().train(mode)
-        self._rest_norms()
+        self._freeze_norm_statistics()
         return self
 
-    def _rest_norms(self) -> None:
-        if self.learnt:
+    def _freeze_norm_statistics(self) -> None:
+        """Keep the statistics that learnt tasks depend on; a task that learns its own is left to update them."""
+        if self.learnt and not (self._learning and self.private_names):
             for module in self.backbone.modules():
                 if isinstance(module, _NormBase):
                     module.eval()
@@ -170,11 +253,11 @@ class Lifelong(nn.Module):
             for module, training in modes:
                 module.training = training
             self.heads.train(self.training)
-            self._rest_norms()
+            self._freeze_norm_statistics()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """As for any module; the weights that the backbone then holds belong to no known task."""
-        self._active = 0
+        self._switch.take(0)
         return super().load_state_dict(*args, **kwargs)
 
     def learn(
@@ -184,25 +267,40 @@ class Lifelong(nn.Module):
         *,
         optimizer: OptimizerFactory | None = None,
         listener: Listener | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> TaskReport:
         """Learn the next task; if that fails for any reason the network stays as it was.
 
         ``optimizer`` makes another optimiser than Adam from the parameters it is given; their weights then go through
         the differentiable composition instead of the fused step. ``listener`` is told of every step and epoch.
+        ``checkpoint`` keeps the state of the task in a directory: if it holds one of this task, learning goes on there.
         """
-        return learn_task(self, task, config or LPSConfig(), optimizer, listener or Listener())
+        return LPS(self, config or LPSConfig(), optimizer).learn(task, listener=listener, checkpoint=checkpoint)
 
     @torch.no_grad()
-    def accuracy(self, task: int, examples: Dataset[Batch], batch_size: int = 1000) -> float:
-        """Share of examples that the task classifies rightly, in eval mode."""
+    def accuracy(
+        self,
+        task: int,
+        examples: TaskData,
+        batch_size: int = 1000,
+        *,
+        precision: str = "fp32",
+        loader: Mapping[str, Any] | None = None,
+    ) -> float:
+        """Share of examples that the task classifies rightly, in eval mode; with several labels per example, of labels.
+
+        ``precision="bf16"`` runs under autocast. ``loader`` holds options for the DataLoader, as in a task.
+        """
         device = next(self.parameters()).device
         right = total = 0
-        with self.keep_modes():
+        context = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+        with self.keep_modes(), context:
             self.eval()
-            for inputs, labels in batches(examples, batch_size):
-                logits = self(inputs.to(device), task=task)
-                right += int((logits.argmax(1) == labels.to(device)).sum())
-                total += len(labels)
+            for inputs, labels in batches(examples, batch_size, loader=loader):
+                logits, wanted = self(inputs.to(device), task=task), labels.to(device)
+                hits = (logits > 0) == (wanted > 0.5) if wanted.dim() == 2 else logits.argmax(1) == wanted
+                right += int(hits.sum())
+                total += hits.numel()
         return right / total if total else float("nan")
 
     def extract(self, task: int, *, batch_size: int = 128, portable: bool = False) -> Cutout:
@@ -214,7 +312,7 @@ class Lifelong(nn.Module):
         ``metadata.input_shape`` is known, more can be fused and the formats are chosen better.
         """
         if self._learning:
-            raise ConfigError(f"Lifelong: extract: task {self._active} is being learnt; wait until it is done")
+            raise ConfigError(f"Lifelong: extract: task {self.active} is being learnt; wait until it is done")
         self.check_task(task)
         if type(batch_size) is not int or batch_size < 1:
             raise ConfigError(
@@ -236,9 +334,9 @@ class Lifelong(nn.Module):
                 weight = torch.empty_like(partition.w_bar)
                 partition.compose(task, out=weight)
                 add(partition.name, weight)
-        for name, tensor in self.common_tensors():
+        for name, tensor in self.tensors_of(task):
             add(name, tensor)
-        for name, tensor in self.heads[task - 1].named_parameters():
+        for name, tensor in self.heads[task - 1].state_dict().items():
             add(f"head.{name}", tensor)
         return digest.hexdigest()
 

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from math import isfinite
+from typing import Any, Protocol, cast
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
-from lps.errors import DataError
+from lps.errors import ConfigError, DataError
 
 Batch = tuple[Tensor, Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
+Head = Callable[[int, int], nn.Module]
+# A data set of single examples, or an iterable of batches with a length, such as a DataLoader of the user's own.
+TaskData = Dataset[Batch] | Iterable[Batch]
+
+# What batches() decides itself; everything else of a DataLoader is the user's.
+_OURS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "generator")
 
 
 class Arrays(Dataset[Batch]):
     """Examples held in two tensors, served by the batch.
 
-    ``transform`` maps a batch of stored inputs to what the network reads, so that inputs can stay in their small
-    original form (bytes, one copy for all permutations).
+    Labels are class numbers [examples], or for a loss of the user's own floats [examples, classes]. ``transform`` maps
+    a batch of stored inputs to what the network reads, so that inputs can stay in their small original form (bytes,
+    one copy for all permutations).
     """
 
     def __init__(self, inputs: Tensor, labels: Tensor, transform: Callable[[Tensor], Tensor] | None = None) -> None:
@@ -27,12 +39,13 @@ class Arrays(Dataset[Batch]):
             if not isinstance(value, Tensor):
                 got = type(value).__name__
                 raise DataError(f"Arrays: {name}: expected a tensor, got {got}; torch.as_tensor makes one of an array")
-        if labels.dim() != 1 or len(inputs) != len(labels):
+        many = labels.dim() == 2 and labels.is_floating_point()
+        if not (labels.dim() == 1 or many) or len(inputs) != len(labels):
             raise DataError(
                 f"Arrays: labels: expected one for each of the {len(inputs)} inputs, got shape {list(labels.shape)}"
             )
         self.inputs = inputs
-        self.labels = labels.long().cpu()
+        self.labels = labels.cpu() if many else labels.long().cpu()
         self.transform = transform
 
     def __len__(self) -> int:
@@ -54,17 +67,56 @@ class Arrays(Dataset[Batch]):
 class Task:
     """One classification task with labels 0 to ``classes - 1``.
 
-    ``validation`` only informs the log; nothing is ever chosen on ``test``. ``class_names`` are those of the labels, if
-    they have names. ``augment`` changes batches of training inputs at random; it draws from torch's global generator.
+    ``train``, ``test`` and ``validation`` are data sets of single examples, or iterables of batches with a length (a
+    DataLoader); ``validation`` only informs the log, and nothing is ever chosen on ``test``. ``loader`` holds options
+    for the DataLoader that batches a data set (``num_workers``, ``pin_memory``, ``collate_fn``, ...). ``augment``
+    changes a batch of training inputs and draws from torch's global generator.
+
+    The loss is cross entropy, weighted per class by ``class_weights``, unless ``loss(logits, labels)`` is given; it
+    then gets the labels as the data set has them. The head is a Linear layer unless ``head(features, classes)`` makes
+    another.
     """
 
     name: str
     classes: int
-    train: Dataset[Batch]
-    test: Dataset[Batch]
-    validation: Dataset[Batch] | None = None
-    class_names: tuple[str, ...] = field(default=(), kw_only=True)
-    augment: Callable[[Tensor], Tensor] | None = field(default=None, kw_only=True)
+    train: TaskData
+    test: TaskData
+    validation: TaskData | None = None
+    class_names: tuple[str, ...] = ()
+    class_weights: Sequence[float] | None = None
+    loss: Loss | None = None
+    head: Head | None = None
+    augment: Callable[[Tensor], Tensor] | None = None
+    loader: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what does not fit together."""
+        if type(self.classes) is not int or self.classes < 1:
+            raise DataError(f"task {self.name}: classes: expected a whole number of at least 1, got {self.classes!r}")
+        for name, values in (("class_names", self.class_names), ("class_weights", self.class_weights)):
+            if values is not None and len(values) not in (0, self.classes):
+                raise DataError(f"task {self.name}: {name}: expected {self.classes}, one per class, got {len(values)}")
+        if self.class_weights is not None:
+            if self.loss is not None:
+                raise ConfigError(f"task {self.name}: class_weights: they are for the default loss; give them to loss")
+            if not all(isfinite(weight) and weight >= 0 for weight in self.class_weights):
+                raise DataError(f"task {self.name}: class_weights: expected numbers of at least 0, got another")
+        for option in self.loader:
+            if option in _OURS:
+                raise ConfigError(f"task {self.name}: loader: {option} is decided by learn(); leave it out")
+
+    def make_head(self, features: int) -> nn.Module:
+        """A new head, which maps features to logits."""
+        return nn.Linear(features, self.classes) if self.head is None else self.head(features, self.classes)
+
+    def compute_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a batch."""
+        if self.loss is not None:
+            return self.loss(logits, labels.to(logits.device))
+        weights = None
+        if self.class_weights is not None:
+            weights = torch.tensor(self.class_weights, dtype=logits.dtype, device=logits.device)
+        return cross_entropy(logits, labels.to(logits.device, torch.long), weights)
 
 
 @dataclass(frozen=True)
@@ -74,24 +126,76 @@ class Learnt:
     name: str
     classes: int
     digest: str  # sha256 over everything the task's answers depend on, taken when it was learnt
+    class_names: tuple[str, ...] = ()
 
 
-def steps_per_epoch(examples: int, size: int) -> int:
-    """How many batches a shuffled pass over the examples has.
+class _Sized(Protocol):
+    def __len__(self) -> int: ...
+
+
+def length(examples: TaskData) -> int:
+    """How many examples a data set has, or how many batches an iterable of them; 0 where it does not say."""
+    try:
+        return len(cast("_Sized", examples))
+    except TypeError:
+        return 0
+
+
+def is_foreign(examples: TaskData) -> bool:
+    """Whether these are ready-made batches in an order of their own, which cannot be entered in the middle."""
+    return isinstance(examples, DataLoader) or not hasattr(examples, "__getitem__")
+
+
+def steps_per_epoch(examples: TaskData, size: int) -> int:
+    """How many batches a shuffled pass has.
 
     A single example left over is left out of the pass: normalisation layers cannot train on one.
     """
-    return max(1, -(-examples // size) - (examples % size == 1 and size > 1))
+    count = length(examples)
+    if is_foreign(examples):
+        return count
+    return max(1, -(-count // size) - (count % size == 1 and size > 1))
 
 
-def batches(dataset: Dataset[Batch], size: int, shuffle: torch.Generator | None = None) -> Iterator[Batch]:
-    """Batches of a data set in its order or in a random one."""
-    count = len(dataset)  # type: ignore[arg-type]
-    number = -(-count // size) if shuffle is None else steps_per_epoch(count, size)
-    every: Iterator[Batch]
-    if isinstance(dataset, Arrays):
-        order = torch.arange(count) if shuffle is None else torch.randperm(count, generator=shuffle)
-        every = (dataset.batch(indices) for indices in torch.split(order, size))
-    else:
-        every = iter(DataLoader(dataset, batch_size=size, shuffle=shuffle is not None, generator=shuffle))
-    return islice(every, number)
+def batches(
+    examples: TaskData,
+    size: int,
+    *,
+    shuffle: torch.Generator | None = None,
+    skip: int = 0,
+    loader: Mapping[str, Any] | None = None,
+) -> Iterator[Batch]:
+    """Batches of a data set, in its order or in a random one, without the first ``skip``.
+
+    The same generator state gives the same batches, whatever is skipped. Ready-made batches come as they are.
+    """
+    if is_foreign(examples):
+        return iter(cast("Iterable[Batch]", examples))
+    count = length(examples)
+    number = -(-count // size) if shuffle is None else steps_per_epoch(examples, size)
+    order = torch.arange(count) if shuffle is None else torch.randperm(count, generator=shuffle)
+    chosen = torch.split(order, size)[skip:number]
+    if isinstance(examples, Arrays):
+        return (examples.batch(indices) for indices in chosen)
+    options, dataset = dict(loader or {}), cast("Dataset[Batch]", examples)
+    # The loader draws a seed for its workers: from a generator of its own, so that ours are as if there were none.
+    options["generator"] = torch.Generator()
+    if not options.get("num_workers"):
+        return iter(DataLoader(dataset, batch_sampler=[part.tolist() for part in chosen], **options))
+    base = int(torch.randint(2**62, (), generator=shuffle)) if shuffle is not None else 0
+    seeded = [[(base ^ index, index) for index in part.tolist()] for part in chosen]
+    return iter(DataLoader(_Seeded(dataset), batch_sampler=seeded, **options))
+
+
+class _Seeded(Dataset[Batch]):
+    """Examples whose random draws depend on a seed and not on the worker process that happens to make them."""
+
+    def __init__(self, dataset: Dataset[Batch]) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, place: tuple[int, int]) -> Batch:
+        seed, index = place
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        return self.dataset[index]

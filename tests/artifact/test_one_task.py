@@ -63,7 +63,7 @@ def test_the_network_it_was_taken_from_stays_as_it_was(net: Lifelong) -> None:
         for tensor in alone.state_dict().values():
             tensor.zero_()
     alone.metadata.user["note"].append("changed")
-    assert net._active == 2
+    assert net.active == 2
     assert net.metadata == metadata
     assert all(torch.equal(tensor, state[name]) for name, tensor in net.state_dict().items())
 

@@ -19,7 +19,7 @@ def single_task(net: Lifelong, task: int) -> Lifelong:
     The weights that the task uses, its own and those it reuses, become the weights of the one task; all others are free
     for tasks to come. ``net`` stays as it is. ``metadata.from_task`` says which task it was, and of which stream.
     """
-    if net._learning:
+    if net.learning:
         raise ConfigError("single_task: a task is being learnt; call it when learn has returned")
     net.check_task(task)
     alone = Lifelong(

@@ -74,7 +74,7 @@ def _check(net: Lifelong) -> None:
     """Refuse to write what could not be read again."""
     if not net.learnt:
         raise ConfigError("save: nothing to save, because no task has been learnt; call learn first")
-    if net._learning:
+    if net.learning:
         raise ConfigError("save: a task is being learnt; save when learn has returned")
     for number, task in enumerate(net.learnt, 1):
         if net.digest(number) != task.digest:

@@ -24,8 +24,11 @@ from lps_kernels import masked_linear
 class ServedTask(TorchFunctionMode):
     """Within this context the weights of ``prunable`` are those of one task."""
 
-    def __init__(self, prunable: Iterable[tuple[Partition, nn.Parameter]], task: int) -> None:
+    def __init__(
+        self, prunable: Iterable[tuple[Partition, nn.Parameter]], task: int, replaced: Mapping[int, Tensor]
+    ) -> None:
         super().__init__()
+        self._replaced = replaced
         self._partitions = {id(weight): partition for partition, weight in prunable}
         self._task = task
 
@@ -51,9 +54,11 @@ class ServedTask(TorchFunctionMode):
 
     def _served(self, value: Any) -> Any:
         """The weight of the task in place of the backbone's own."""
-        partition = self._partitions.get(id(value)) if isinstance(value, nn.Parameter) else None
-        if partition is None:
+        if not isinstance(value, Tensor):
             return value
+        partition = self._partitions.get(id(value))
+        if partition is None:
+            return self._replaced.get(id(value), value)
         composed = torch.empty_like(partition.w_bar)
         partition.compose(self._task, out=composed)
         return composed

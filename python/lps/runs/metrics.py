@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isnan
+from typing import TYPE_CHECKING
 
-from lps.lifelong import Lifelong
 from lps.partition import Partition
 from lps_kernels import unpack_bits
+
+if TYPE_CHECKING:
+    from lps.lifelong import Lifelong
 
 Matrix = Sequence[Sequence[float | None]]
 

@@ -13,11 +13,11 @@ from msgspec import Meta
 from lps.data import BENCHMARKS, known, own_options
 from lps.errors import ConfigError
 from lps.metadata import Source
+from lps.methods import METHODS
 from lps.methods.lps.config import PATTERNS, PER_TASK, SHARINGS, LPSConfig, TaskConfig
 from lps.options import TEXT, Text, convert, listed, one_line, option, read_yaml, shown
 from lps.partition import MAX_TASKS
 
-METHODS = ("lps",)
 PRESETS = ("quick", "paper")
 NORMS = ("frozen", "per-task")
 MOST_THREADS = 4096
@@ -40,7 +40,7 @@ class Settings:
         "permuted-digits", "NAME", f"stream of tasks: {', '.join(BENCHMARKS)}", choices=tuple(BENCHMARKS)
     )
     preset: Text = option("quick", "", "quick: minutes on two cores; paper: its Table I", choices=PRESETS)
-    method: Text = option("lps", "", "how tasks are learnt", choices=METHODS)
+    method: Text = option("lps", "", "how tasks are learnt", choices=tuple(METHODS))
     data_dir: Text | None = option(
         None, "DIR", "folder with the data files; by default one in the user's cache", expected=TEXT
     )

@@ -1,1 +1,117 @@
-"""Learn-Prune-Share."""
+"""Learn-Prune-Share (Wang et al., ICDM 2020): a task prunes itself a part of the free weights and reuses a learnt
+selection of the earlier tasks' weights.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lps.methods.fit import Fit, check_examples
+from lps.methods.lps.config import LPSConfig
+from lps.methods.lps.phases import PhasedLearner
+from lps.methods.lps.plan import plan_task
+from lps.methods.lps.steppers import OptimizerFactory
+from lps.runs.checkpoint import Checkpoint
+from lps.runs.events import Listener, TaskReport
+from lps.runs.metrics import capacity, capacity_per_layer, density, separate_bytes
+from lps.task import Learnt, Task, length
+
+if TYPE_CHECKING:
+    from lps.lifelong import Lifelong
+
+
+class LPS:
+    """Teaches a :class:`lps.Lifelong` network; ``optimizer`` makes another optimiser than Adam."""
+
+    def __init__(self, net: Lifelong, config: LPSConfig, optimizer: OptimizerFactory | None = None) -> None:
+        self.net, self.config, self.optimizer = net, config, optimizer
+
+    @property
+    def learnt(self) -> list[Learnt]:
+        """The tasks learnt so far."""
+        return self.net.learnt
+
+    def learn(
+        self, task: Task, *, listener: Listener | None = None, checkpoint: Checkpoint | None = None
+    ) -> TaskReport:
+        """Learn one more task, or leave the network as it was."""
+        net, number = self.net, len(self.net.learnt) + 1
+        config = self.config.of_task(number)
+        plans = plan_task(net, config)
+        check_examples(task)
+        with _all_generators_kept(), net.keep_modes(), net.transaction() as draft:
+            # A seed of its own for each task: a later task does not depend on how the earlier ones were learnt.
+            torch.manual_seed(int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0]))
+            belongs_to = self._belongs_to(task, config)
+            learner = PhasedLearner(net, task, config, plans, draft, self.optimizer)
+            try:
+                fit = Fit(learner, task, config, listener or Listener(), checkpoint, belongs_to)
+                report = fit.run()
+                draft.restore_frozen()
+                report.accuracy = learner.validate()
+            finally:
+                learner.close()
+            learner.check_weights(fit)
+            spent = [plan.spent for plan in plans]
+            draft.commit(task, [weight.v for weight in learner.weights], spent, fit.input_shape)
+        return report
+
+    def _belongs_to(self, task: Task, config: LPSConfig) -> dict[str, Any]:
+        """What must be the same for a saved state to go on."""
+        net = self.net
+        return {
+            "method": "lps",
+            "number": len(net.learnt) + 1,
+            "name": task.name,
+            "classes": task.classes,
+            "examples": length(task.train),
+            "digests": [learnt.digest for learnt in net.learnt],
+            "layers": [[partition.name, list(partition.shape)] for partition, _ in net.prunable()],
+            "pattern": net.pattern,
+            "sharing": net.sharing,
+            "norms": net.norms,
+            "optimizer": "adam" if self.optimizer is None else "another",
+            **{name: _listed(value) for name, value in asdict(config).items()},
+        }
+
+    def predict(self, x: Tensor, task: int) -> Tensor:
+        """Logits of a learnt task, counted from 1."""
+        logits: Tensor = self.net(x, task=task)
+        return logits
+
+    def state_dict(self) -> dict[str, Any]:
+        """All tensors of all tasks."""
+        return self.net.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the tasks of another network of the same form."""
+        self.net.load_state_dict(state)
+
+    def figures(self) -> dict[str, Any]:
+        """Shares of the weights, and what separate networks would take."""
+        return {
+            "capacity": capacity(self.net),
+            "capacity_per_layer": capacity_per_layer(self.net),
+            "density": density(self.net),
+            "separate_bytes": separate_bytes(self.net),
+        }
+
+
+def _all_generators_kept() -> AbstractContextManager[None]:
+    """Seeding touches the generators of all devices."""
+    devices = range(torch.cuda.device_count())
+    kept: AbstractContextManager[None] = torch.random.fork_rng(devices)
+    return kept
+
+
+def _listed(value: Any) -> Any:
+    """The value as a state file gives it back: with lists for tuples."""
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    return [_listed(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,19 +1,10 @@
-"""When the learning rate falls, the penalty grows and the weights are projected."""
+"""When the penalty of ADMM grows and the weights are projected."""
 
 from __future__ import annotations
-
-from math import cos, pi
 
 # Levels of the penalty start from a dual of 0, so fewer than this many projections would leave it no say.
 MINIMUM_PROJECTIONS = 3
 GROWTH = 10.0
-
-
-def learning_rate(schedule: str, progress: float) -> float:
-    """Factor of the learning rate after this share of a phase."""
-    if schedule == "cosine":
-        return 0.5 * (1 + cos(pi * progress))
-    return 1 - progress if schedule == "linear" else 1.0
 
 
 def penalties(rho: float, levels: int, steps: int, steps_per_epoch: int) -> dict[int, tuple[float, bool]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 
 from lps.errors import ConfigError
 from lps.partition import Partition
-from lps_kernels import Layer, ProximalAdam, compose_owned, proximal_grad_
+from lps_kernels import ProximalAdam, WeightState, compose_owned, proximal_grad_
 from lps_kernels.ops.step import movable
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -44,6 +44,12 @@ class Stepper(Protocol):
     def refresh(self) -> None:
         """Take over a ``v`` that was changed from outside."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """The optimiser's state in the phase that has begun."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state of the same phase, which must have begun."""
+
     def close(self) -> None:
         """Leave the backbone as it was found: plain parameters."""
 
@@ -59,7 +65,7 @@ class FusedStepper:
         """Fresh Adam moments."""
         self.proximal = []
         for kind, weights in _by_moves(self.weights, moves).items():
-            layers = [Layer(w.parameter, w.v, w.partition.w_bar, w.partition.owner, w.centre) for w in weights]
+            layers = [WeightState(w.parameter, w.v, w.partition.w_bar, w.partition.owner, w.centre) for w in weights]
             self.proximal.append(ProximalAdam(layers, self.lr, moves=kind))
         self.plain = torch.optim.Adam(self.others, self.lr, fused=True)
 
@@ -80,6 +86,16 @@ class FusedStepper:
         """Rewrite the effective weights."""
         for weight in self.weights:
             compose_owned(weight.v, weight.partition.w_bar, weight.partition.owner, out=weight.parameter)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments and step counts."""
+        return {"proximal": [adam.state_dict() for adam in self.proximal], "plain": self.plain.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Moments and step counts."""
+        for adam, saved in zip(self.proximal, state["proximal"], strict=True):
+            adam.load_state_dict(saved)
+        self.plain.load_state_dict(state["plain"])
 
     def close(self) -> None:
         """The parameters are the backbone's own already."""
@@ -162,6 +178,14 @@ class ComposedStepper:
 
     def refresh(self) -> None:
         """Nothing to do: the effective weight is computed from ``v`` whenever it is used."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the user's optimiser."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The state of the user's optimiser."""
+        self.optimizer.load_state_dict(state)
 
     def close(self) -> None:
         """Take the parametrizations off again."""

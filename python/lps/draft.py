@@ -1,0 +1,94 @@
+"""A task in the making: what a network needs to take it in as a whole, or to get back to where it was before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from lps.task import Learnt, Task
+
+if TYPE_CHECKING:
+    from lps.lifelong import Lifelong
+
+
+class Draft:
+    """One more task of a network, not yet committed; made by :meth:`lps.Lifelong.transaction`.
+
+    ``number`` is the task's, counted from 1; ``committed`` says whether the network has taken it in.
+    """
+
+    def __init__(self, net: Lifelong) -> None:
+        self._net = net
+        self.number = len(net.learnt) + 1
+        self.committed = False
+        self._metadata = replace(net.metadata)
+        self._common = [(name, tensor, tensor.detach().clone()) for name, tensor in net.common_tensors()]
+        self._trainable = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
+        if self.number == 1:
+            # Before task 1 is committed nothing needs w_bar: it keeps the backbone's own weights for the way back.
+            for partition, weight in net.prunable():
+                partition.w_bar.copy_(weight.detach())
+        self._partitions = [partition.state() for partition, _ in net.prunable()]
+
+    def add_head(self, head: nn.Module) -> None:
+        """The head of the task."""
+        self._net.heads.append(head)
+
+    @torch.no_grad()
+    def restore_frozen(self) -> None:
+        """Put back what this task may not change: common tensors, if it is not the first, except its private ones.
+
+        Normalisation layers are kept from updating frozen statistics; a module of the user's might do so.
+        """
+        if self.number > 1:
+            self._restore(lambda name: name not in self._net.private_names)
+
+    def commit(self, task: Task, values: Sequence[Tensor], spent: Sequence[float], input_shape: Sequence[int]) -> None:
+        """Make what was learnt permanent: ``values`` are the trained tensors ``v``, one per prunable weight.
+
+        Appending to ``learnt`` is the commit point: whatever fails before it is undone.
+        """
+        net = self._net
+        with torch.no_grad():
+            for (partition, _), v, share in zip(net.prunable(), values, spent, strict=True):
+                partition.commit(v)
+                partition.spent = share
+        for parameter in net.parameters():
+            parameter.requires_grad_(False)
+            parameter.grad = None
+        net.add_private({name: tensor for name, tensor in net.common_tensors() if name in net.private_names})
+        if self.number == 1:  # for those who use the file without the data, as lps.export and lps.infer do
+            net.metadata.input_shape = list(input_shape)
+        net.learnt.append(Learnt(task.name, task.classes, net.digest(self.number), tuple(task.class_names)))
+        self.committed = True
+
+    def roll_back(self) -> None:
+        """Bring the network back to where it was, except for which task is active."""
+        net, learnt = self._net, self.number - 1
+        with torch.no_grad():
+            self._restore(lambda _: True)
+            for (partition, weight), state in zip(net.prunable(), self._partitions, strict=True):
+                partition.go_back(state)
+                if not learnt:
+                    weight.data.copy_(partition.w_bar)
+                    partition.w_bar.zero_()
+        del net.heads[learnt:]
+        del net.private[learnt:]
+        net.metadata = self._metadata
+        for parameter, required in self._trainable:
+            parameter.requires_grad_(required)
+            parameter.grad = None
+
+    def _restore(self, wanted: Callable[[str], bool]) -> None:
+        """Put values back, and buffers that a module replaced by others."""
+        for name, tensor, values in self._common:
+            if not wanted(name):
+                continue
+            tensor.copy_(values)
+            module, _, attribute = name.rpartition(".")
+            if not isinstance(tensor, nn.Parameter):
+                self._net.backbone.get_submodule(module)._buffers[attribute] = tensor

@@ -1,0 +1,329 @@
+"""The one training loop: batches, loss, listener, divergence and checkpoint, for every method.
+
+A method brings a :class:`Learner`, which knows its phases and how to take a step; :class:`Fit` runs them. The state of
+both is a value: it can be saved after any step, and a loop that starts from it goes on as if it had not stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from math import isfinite
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from lps.errors import ConfigError, DataError, DivergedError, StoppedError
+from lps.methods.schedule import learning_rate
+from lps.runs.checkpoint import Checkpoint
+from lps.runs.events import Listener, Resumed, Row, TaskReport
+from lps.task import Arrays, Task, TaskData, batches, is_foreign, length, steps_per_epoch
+
+# The loss is looked at this often, so that a device need not wait for every step.
+LOSS_CHECK_STEPS = 50
+
+
+class Phase(NamedTuple):
+    """A part of learning a task."""
+
+    name: str
+    epochs: int
+
+
+class FitConfig(Protocol):
+    """What the loop reads of a method's configuration for one task."""
+
+    @property
+    def batch_size(self) -> int:
+        """TaskData per step."""
+
+    @property
+    def schedule(self) -> str:
+        """How the learning rate falls within a phase."""
+
+    @property
+    def precision(self) -> Literal["fp32", "bf16"]:
+        """``bf16`` runs forward and backward passes under autocast."""
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether images are handed over with their channels last in memory."""
+
+
+class Learner(Protocol):
+    """How a method learns one task; the loop calls these in order."""
+
+    number: int
+    phases: Sequence[Phase]
+    device: torch.device
+    lr: float  # of the latest step, for the log
+    rho: float  # penalty of the latest step, for the log
+
+    def begin_phase(self, phase: str, fit: Fit) -> None:
+        """Change the network as the phase asks for, once; then make ready for its steps."""
+
+    def begin_epoch(self) -> None:
+        """Called before the first step of every epoch."""
+
+    def before_step(self, phase: str, step: int, fit: Fit) -> None:
+        """Called before every step of a phase, counted from 0."""
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Answers to a batch, for the loss."""
+
+    def step(self, lr_factor: float) -> None:
+        """One step from the gradients of a backward pass, which it clears."""
+
+    def validate(self) -> float:
+        """Accuracy on the validation examples; NaN without any."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the method keeps beside what was there before the task."""
+
+    def load_state_dict(self, state: dict[str, Any], phase: str | None) -> None:
+        """Go back to this state; ``phase`` is the one that had begun, None between two phases."""
+
+
+@dataclass
+class Position:
+    """How far learning has come."""
+
+    phase: int = 0  # index of the phase
+    begun: bool = False  # whether begin_phase was called for it
+    epoch: int = 0  # whole epochs of the phase
+    batch: int = 0  # batches of the epoch under way
+    step: int = 0  # steps of the phase
+    total: int = 0  # steps of the task
+
+
+class Fit:
+    """Learns one task with a method's learner."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        task: Task,
+        config: FitConfig,
+        listener: Listener,
+        checkpoint: Checkpoint | None,
+        belongs_to: dict[str, Any],
+    ) -> None:
+        """``belongs_to`` says whose state it is, in values that JSON can hold: another's is not resumed."""
+        self.learner, self.task, self.config = learner, task, config
+        self.listener, self.checkpoint, self.belongs_to = listener, checkpoint, belongs_to
+        self.report = TaskReport(learner.number, task.name)
+        self.position = Position()
+        self.steps = steps_per_epoch(task.train, config.batch_size)
+        self.foreign = is_foreign(task.train)
+        self.shuffle = torch.Generator().manual_seed(torch.initial_seed())
+        self._epoch_start = self.shuffle.get_state()
+        self._losses, self._seen = torch.zeros((), device=learner.device), 0
+        self._begin, self._before = perf_counter(), 0.0  # seconds that earlier processes spent on the task
+        self._rows = 0  # told to the listener
+        self.input_shape: list[int] = []
+
+    def run(self) -> TaskReport:
+        """All phases, from the start or from where the checkpoint's state was saved."""
+        phases = self.learner.phases
+        self.listener.start(self.learner.number, self.task.name, sum(phase.epochs for phase in phases) * self.steps)
+        state = None if self.checkpoint is None else self.checkpoint.load()
+        if state is not None:
+            self.load_state_dict(state)
+        while self.position.phase < len(phases):
+            self._run_phase(*phases[self.position.phase])
+        return self.report
+
+    def _run_phase(self, name: str, epochs: int) -> None:
+        position, begin, before = self.position, perf_counter(), self.report.seconds.get(name, 0.0)
+
+        def count_seconds() -> None:
+            self.report.seconds[name] = before + perf_counter() - begin
+
+        if not position.begun:
+            self.learner.begin_phase(name, self)
+            position.begun = True
+        while position.epoch < epochs:
+            self._run_epoch(name, epochs * self.steps, count_seconds)
+        count_seconds()
+        self.position = Position(phase=position.phase + 1, total=position.total)
+        self._save()
+
+    def _run_epoch(self, phase: str, steps: int, count_seconds: Callable[[], None]) -> None:
+        position, begin, seen = self.position, perf_counter(), self._seen
+        self.learner.begin_epoch()
+        if position.batch == 0:
+            self._epoch_start = self.shuffle.get_state()
+        for inputs, labels in batches(
+            self.task.train, self.config.batch_size, shuffle=self.shuffle, skip=position.batch, loader=self.task.loader
+        ):
+            if position.batch == self.steps:
+                break  # an iterable of the user's that has more batches than it said
+            self.learner.before_step(phase, position.step, self)
+            loss = self.step(inputs, labels, learning_rate(self.config.schedule, position.step / steps))
+            self._losses += loss * len(labels)
+            self._seen += len(labels)
+            position.batch += 1
+            position.step += 1
+            position.total += 1
+            if position.step % LOSS_CHECK_STEPS == 0:
+                self._check_loss(phase)
+            self.listener.step(phase, len(labels))
+            if self.checkpoint is not None and self.checkpoint.due() and not self.foreign:
+                count_seconds()
+                self._save()
+            self._stop_if_asked()
+        if position.batch < self.steps:
+            raise DataError(
+                f"task {self.task.name}: train: expected {self.steps} batches, as its length says, got {position.batch}"
+            )
+        self._check_loss(phase)
+        rate = (self._seen - seen) / (perf_counter() - begin)
+        values = {
+            "loss": self._losses.item() / self._seen,
+            "accuracy": self.learner.validate(),
+            "samples_per_second": rate,
+        }
+        self.log(phase, "epoch", position.epoch + 1, **values)
+        position.epoch, position.batch = position.epoch + 1, 0
+        self._losses, self._seen = torch.zeros_like(self._losses), 0
+        self._epoch_start = self.shuffle.get_state()
+        if self.foreign:  # its batches cannot be entered in the middle: every epoch's start must be on disk
+            count_seconds()
+            self._save()
+
+    def step(self, inputs: Tensor, labels: Tensor, lr_factor: float) -> Tensor:
+        """One step on one batch; returns its loss."""
+        if not isinstance(self.task.train, Arrays) and self.task.loss is None:
+            check_labels(self.task, "train", labels)
+        self.input_shape = list(inputs.shape[1:])
+        inputs = inputs.to(self.learner.device, non_blocking=True)
+        if self.task.augment is not None:
+            inputs = self.task.augment(inputs)
+        if self.config.channels_last and inputs.dim() in (4, 5):
+            form = torch.channels_last if inputs.dim() == 4 else torch.channels_last_3d
+            inputs = inputs.contiguous(memory_format=form)
+        torch.clear_autocast_cache()  # else an autocast context around learn() goes on with the first step's weights
+        with self._precision():
+            logits = self.learner.logits(inputs)
+            if logits.shape != (len(inputs), self.task.classes):
+                expected = [len(inputs), self.task.classes]
+                raise ConfigError(f"task {self.task.name}: head: expected logits {expected}, got {list(logits.shape)}")
+            loss = self.task.compute_loss(logits, labels)
+        if loss.dim():
+            raise ConfigError(f"task {self.task.name}: loss: expected one number, got shape {list(loss.shape)}")
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.learner.step(lr_factor)
+        return loss.detach()
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self.config.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.learner.device.type, torch.bfloat16)
+
+    def _check_loss(self, phase: str) -> None:
+        if not isfinite(self._losses.item()):
+            raise self.diverged(f"the loss became {self._losses.item()}", phase, self.position.epoch + 1)
+
+    def diverged(self, what: str, phase: str, epoch: int) -> DivergedError:
+        """The error of a task that went wrong."""
+        return DivergedError(
+            f"task {self.learner.number}: {what} in phase {phase}, epoch {epoch}; the task is "
+            f"dropped and earlier ones are as they were; try a smaller learning rate (now {self.learner.lr:g}) or rho"
+        )
+
+    def log(self, phase: str, event: str, epoch: int, **values: float) -> None:
+        """Tell the listener of an event."""
+        learner, seconds = self.learner, self._before + perf_counter() - self._begin
+        row = Row(learner.number, phase, event, epoch, self.position.total, seconds, learner.lr, learner.rho, **values)
+        self._rows += 1
+        self.listener.row(row)
+
+    def _stop_if_asked(self) -> None:
+        if self.checkpoint is not None and self.checkpoint.stop:
+            raise StoppedError(f"task {self.learner.number}: stopped after {self.position.total} steps")
+
+    def _save(self) -> None:
+        if self.checkpoint is not None:
+            self.checkpoint.save(self.state_dict())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the latest step."""
+        devices = range(torch.cuda.device_count())
+        return {
+            "belongs_to": self.belongs_to,
+            "position": asdict(self.position),
+            "epoch_start": self._epoch_start,
+            "losses": self._losses,
+            "seen": self._seen,
+            "rows": self._rows,
+            "seconds": self._before + perf_counter() - self._begin,
+            "report": asdict(self.report),
+            "input_shape": self.input_shape,
+            "generators": [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)],
+            "learner": self.learner.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state that :meth:`state_dict` gave for the same task and configuration."""
+        check_same(state["belongs_to"], self.belongs_to)
+        self.position = Position(**state["position"])
+        self.shuffle.set_state(state["epoch_start"])
+        self._epoch_start = state["epoch_start"]
+        self._losses, self._seen = state["losses"].to(self.learner.device), state["seen"]
+        self._before, self._rows = state["seconds"], state["rows"]
+        self.report = TaskReport(**state["report"])
+        self.input_shape = state["input_shape"]
+        phases = self.learner.phases
+        place = phases[min(self.position.phase, len(phases) - 1)]
+        self.learner.load_state_dict(state["learner"], place.name if self.position.begun else None)
+        generators = state["generators"]
+        torch.set_rng_state(generators[0])
+        for device, generator in enumerate(generators[1 : 1 + torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(generator, device)
+        epoch = min(self.position.epoch + 1, max(1, place.epochs))
+        self.listener.resumed(Resumed(place.name, epoch, self.position.total, self._rows, self.foreign))
+
+
+def check_same(saved: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Refuse the state of another task, network or configuration."""
+    for name in {**saved, **wanted}:
+        if saved.get(name) != wanted.get(name):
+            raise ConfigError(
+                f"resume: the state is of a task with {name} {saved.get(name)}, got {wanted.get(name)}; go on with the "
+                "same, or delete the state to learn the task from its start"
+            )
+
+
+def check_examples(task: Task) -> None:
+    """Refuse empty data sets and labels without an output, where they can be seen before training."""
+    for name, examples in (("train", task.train), ("validation", task.validation), ("test", task.test)):
+        if examples is None:
+            continue
+        if isinstance(examples, IterableDataset) or length(examples) == 0:
+            raise DataError(
+                f"task {task.name}: {name}: expected a data set of examples or an iterable of batches, with a length "
+                f"above 0, got {_described(examples)}"
+            )
+        if isinstance(examples, Arrays) and task.loss is None:
+            check_labels(task, name, examples.labels)
+
+
+def _described(examples: TaskData) -> str:
+    return f"{type(examples).__name__} of length {length(examples)}"
+
+
+def check_labels(task: Task, name: str, labels: Tensor) -> None:
+    """Refuse labels that the default loss cannot use."""
+    if labels.dim() != 1 or labels.is_floating_point():
+        got = f"{str(labels.dtype).removeprefix('torch.')} {list(labels.shape)}"
+        raise DataError(f"task {task.name}: {name} labels: expected a class number per example, got {got}; set a loss")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= task.classes:
+        raise DataError(
+            f"task {task.name}: {name} labels: expected 0 to {task.classes - 1} (a head of {task.classes} classes), "
+            f"got {low if low < 0 else high}"
+        )

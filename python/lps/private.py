@@ -1,0 +1,38 @@
+"""Tensors of a backbone that every task has a copy of its own of: those of normalisation layers, and biases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+NORMS = ("frozen", "per-task")
+
+_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+def find_private(backbone: nn.Module) -> frozenset[str]:
+    """The names of the backbone's private tensors: parameters and buffers of normalisation layers, and biases."""
+    private = {id(parameter) for name, parameter in backbone.named_parameters() if name.endswith("bias")}
+    for module in backbone.modules():
+        if isinstance(module, _NORMS):
+            private |= {id(tensor) for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))}
+    tensors = [*backbone.named_parameters(), *backbone.named_buffers()]
+    return frozenset(name for name, tensor in tensors if id(tensor) in private)
+
+
+class PrivateTensors(nn.Module):
+    """One task's copies; names as the backbone has them, dots and all."""
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.names = tuple(values)
+        for index, tensor in enumerate(values.values()):  # a buffer's name may hold no dot
+            copied = tensor.detach().clone(memory_format=torch.contiguous_format)
+            self.register_buffer(f"tensor{index}", copied)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The copies by name."""
+        return {name: self.get_buffer(f"tensor{index}") for index, name in enumerate(self.names)}

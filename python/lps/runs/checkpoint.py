@@ -1,0 +1,170 @@
+"""The state of a task in learning, on disk: safe against a kill at any moment, and without pickle.
+
+The directory holds ``state-<number>.safetensors``. A new file is written as a whole, read back and compared before the
+one before it is deleted; the newest whole one counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from math import isfinite
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as from_safetensors
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+
+from lps.artifact.atomic import write_atomically
+from lps.errors import ConfigError, FileFormatError, LPSError
+
+FORMAT = "learn-prune-share state"
+VERSION = 1
+
+State = dict[str, Any]
+
+_DIGEST = "sha256"  # of everything else in the file: the last 32 bytes
+
+
+class Checkpoint:
+    """Keeps the state of learning in ``directory``, every ``every`` seconds.
+
+    ``stop`` may be set at any time, for instance by the handler of a signal: the step at hand is finished, the state is
+    saved, and ``learn`` ends with :class:`StoppedError`.
+    """
+
+    def __init__(self, directory: str | Path, every: float = 60.0) -> None:
+        if not (every > 0 and isfinite(every)):
+            raise ConfigError(f"checkpoint: every: expected seconds above 0, got {every}")
+        self.directory = Path(directory)
+        self.every = every
+        self.stop = False
+        self._saved = monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time to save."""
+        return self.stop or monotonic() - self._saved >= self.every
+
+    def save(self, state: State) -> None:
+        """Write the state; the one before it goes once this one is known to be whole."""
+        content = encode(state)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        before = self._files()
+        number = _number(before[-1]) + 1 if before else 1
+        path = self.directory / f"state-{number}.safetensors"
+        write_atomically(path, content)
+        if hashlib.sha256(path.read_bytes()).digest() != hashlib.sha256(content).digest():
+            raise LPSError(f"{path}: reads otherwise than it was written; check the disk, the state before it is kept")
+        for old in before:
+            old.unlink()
+        self._saved = monotonic()
+
+    def load(self) -> State | None:
+        """The newest state that is whole; None without any file."""
+        problem: FileFormatError | None = None
+        for path in reversed(self._files()):
+            try:
+                return decode(path.read_bytes())
+            except FileFormatError as error:
+                problem = problem or FileFormatError(f"{path}: {error}; delete it to learn the task from its start")
+        if problem is not None:
+            raise problem
+        return None
+
+    def exists(self) -> bool:
+        """Whether there is a state to go on from."""
+        return bool(self._files())
+
+    def clear(self) -> None:
+        """Delete all states: the task is learnt and saved."""
+        for path in self._files():
+            path.unlink()
+        with suppress(OSError):  # it may not exist, or hold something else
+            self.directory.rmdir()
+
+    def _files(self) -> list[Path]:
+        """State files, the oldest first."""
+        files = [path for path in self.directory.glob("state-*.safetensors") if _number(path)]
+        return sorted(files, key=_number)
+
+
+def _number(path: Path) -> int:
+    digits = path.stem.removeprefix("state-")
+    return int(digits) if digits.isascii() and digits.isdigit() else 0
+
+
+def encode(state: State) -> bytes:
+    """The bytes of a file with this state: tensors as safetensors, everything else as JSON beside them."""
+    tensors: dict[str, Tensor] = {}
+    manifest = json.dumps({"format": FORMAT, "version": VERSION, "state": _plain("state", state, tensors)})
+    digest = _digest(manifest, tensors.values())
+    return to_safetensors(tensors, metadata={"manifest": manifest, _DIGEST: digest})
+
+
+def decode(content: bytes) -> State:
+    """The state that :func:`encode` made bytes of; anything else is refused."""
+    try:
+        tensors = from_safetensors(content)
+        size = int.from_bytes(content[:8], "little")
+        metadata = json.loads(content[8 : 8 + size])["__metadata__"]
+        manifest = metadata["manifest"]
+        digest = metadata[_DIGEST]
+        values = json.loads(manifest)
+        if (values["format"], values["version"]) != (FORMAT, VERSION):
+            raise FileFormatError(f"expected {FORMAT}, version {VERSION}, got {values['format']}, {values['version']}")
+        names = [f"{index:06d}" for index in range(len(tensors))]
+        ordered = [tensors[name] for name in names]
+        if digest != _digest(manifest, ordered):
+            raise FileFormatError("the checksum does not match, so the file is damaged")
+        state: State = _restored(values["state"], ordered)
+    except (SafetensorError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        if isinstance(error, FileFormatError):
+            raise
+        raise FileFormatError(f"is not a whole state file ({error})") from None
+    return state
+
+
+def _digest(manifest: str, tensors: Iterable[Tensor]) -> str:
+    digest = hashlib.sha256(manifest.encode())
+    for tensor in tensors:
+        digest.update(f"\n{tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _plain(where: str, value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The value as JSON can hold it: every tensor, tuple and dict becomes an object with one key that says so."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Tensor):
+        # A copy: safetensors refuses tensors that share memory.
+        tensors[f"{len(tensors):06d}"] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return {"tensor": len(tensors) - 1}
+    if isinstance(value, list | tuple):
+        items = [_plain(f"{where}[{index}]", item, tensors) for index, item in enumerate(value)]
+        return {"tuple": items} if isinstance(value, tuple) else items
+    if isinstance(value, dict):
+        return {"dict": [[key, _plain(f"{where}.{key}", item, tensors)] for key, item in value.items()]}
+    got = type(value).__name__
+    raise ConfigError(f"checkpoint: {where}: expected numbers, texts, tensors and collections of them, got {got}")
+
+
+def _restored(value: Any, tensors: list[Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_restored(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "tuple":
+        return tuple(_restored(item, tensors) for item in content)
+    if kind != "dict":
+        raise ValueError(f"{kind} is not a kind of value")
+    return {key: _restored(item, tensors) for key, item in content}
