@@ -98,13 +98,14 @@ class Lifelong(nn.Module):
         """
         if not (task is None or isinstance(task, int)):
             return self.serve(x, task)
+        logits: Tensor
         if torch.compiler.is_compiling():  # locks are not for graphs: a compiled network is for one thread
             self.activate(task)
-            logits: Tensor = self._classify(self.backbone(x), None)
-            return logits
-        number = self._number(task)
-        with self._switch.holding(number, self._write):
-            logits = self._classify(self.backbone(x), number)
+            logits = self._classify(self.backbone(x), None)
+        else:
+            number = self._number(task)
+            with self._switch.holding(number, self._write):
+                logits = self._classify(self.backbone(x), number)
         return logits
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -163,7 +164,7 @@ class Lifelong(nn.Module):
     def serve(self, x: Tensor, tasks: Sequence[int] | Tensor) -> Tensor:
         """Logits of every example under a task of its own, from the one copy of the weights.
 
-        TaskData of one task run together; no weights are written, so the next call may ask for any other tasks at no
+        Examples of one task run together; no weights are written, so the next call may ask for any other tasks at no
         cost. Where tasks have unlike numbers of classes, the missing ones are -inf.
         """
         if self._learning:

@@ -39,7 +39,7 @@ class FitConfig(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """TaskData per step."""
+        """Examples per step."""
 
     @property
     def schedule(self) -> str:
