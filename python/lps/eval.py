@@ -1,6 +1,6 @@
 """``python -m lps.eval FILE``: check every digest of a file, then every task's accuracy on its test data.
 
-The digests say that the weights are the learnt ones, to the bit. Accuracies are then identical on the machine
+The digests say that the weights are bit for bit as they were learnt. Accuracies are then identical on the machine
 that trained, with the same number of threads. Elsewhere sums are rounded in another order, which can turn only examples
 whose two best logits agree to about six digits: up to one example in a thousand, at least one, may differ.
 """
@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 
 from lps.artifact.read import load
-from lps.cli import COMMANDS, FAILED, Parser, guarded, use_device
+from lps.cli import COMMANDS, FAILED, Parser, between, guarded, use_device
 from lps.deploy.verify import check_accuracies
 from lps.runs.progress import columns, percent
+from lps.runs.settings import MOST_THREADS
 
 PROG = "lps.eval"
 
@@ -28,7 +29,9 @@ def _main(arguments: list[str]) -> int:
     parser.add_argument("--data-dir", type=str, metavar="DIR", help="folder with the data files")
     parser.add_argument("--download", action="store_true", help="fetch data files that are missing")
     parser.add_argument("--device", type=str, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of torch; by default torch's choice")
+    parser.add_argument(
+        "--threads", type=between(1, MOST_THREADS), metavar="N", help="threads of torch; by default torch's choice"
+    )
     options = parser.parse_args(arguments)
     device = use_device(options.device, options.threads)
     net = load(options.file).to(device)

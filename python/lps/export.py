@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from lps.cli import COMMANDS, Parser, check_output, guarded
+from lps.cli import COMMANDS, Parser, check_output, guarded, whole
 from lps.deploy.exporters import EXPORTERS, default_output, export_file
 
 PROG = "lps.export"
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _main(arguments: list[str]) -> int:
     parser = Parser(PROG, f"{COMMANDS['export'].capitalize()}.")
     parser.add_argument("file", type=str, metavar="FILE", help="a model.lps")
-    parser.add_argument("--task", type=int, required=True, metavar="T", help="the task, counted from 1")
+    parser.add_argument("--task", type=whole, required=True, metavar="T", help="the task, counted from 1")
     parser.add_argument("--format", choices=list(EXPORTERS), required=True, help="what to write")
     parser.add_argument("--output", type=str, metavar="PATH", help="by default <FILE>-task<T> and the format's ending")
     parser.add_argument("--input-shape", type=str, metavar="N,N,...", help="of one example, if FILE does not tell it")

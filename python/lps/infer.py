@@ -13,10 +13,11 @@ from typing import Any
 
 from lps.artifact.atomic import write_atomically
 from lps.artifact.read import load
-from lps.cli import COMMANDS, Parser, check_output, guarded, use_device
+from lps.cli import COMMANDS, Parser, between, check_output, guarded, use_device, whole
 from lps.deploy.classify import TEXTS, classify, open_files
 from lps.deploy.speed import compare, inputs_to_measure
 from lps.deploy.trial import use_input_shape
+from lps.runs.settings import MOST_THREADS
 
 PROG = "lps.infer"
 SWITCHES = ("--benchmark", "--dense", "--help", "-h")
@@ -54,20 +55,22 @@ def _main(arguments: list[str]) -> int:
 def _parse(arguments: list[str]) -> Any:
     parser = Parser(PROG, f"{COMMANDS['infer'].capitalize()}.")
     parser.add_argument("file", type=str, metavar="FILE", help="a model.lps")
-    parser.add_argument("inputs", type=str, nargs="*", metavar="INPUT", help=".npy files, images, folders of images")
-    parser.add_argument("--task", type=int, required=True, metavar="T", help="the task, counted from 1")
+    parser.add_argument(
+        "inputs", type=str, nargs="*", default=[], metavar="INPUT", help=".npy files, images, folders of images"
+    )
+    parser.add_argument("--task", type=whole, required=True, metavar="T", help="the task, counted from 1")
     parser.add_argument("--format", choices=list(TEXTS), default="csv", help="of the answers")
     parser.add_argument("--output", type=str, metavar="PATH", help="file to write; by default the standard output")
-    parser.add_argument("--top", type=int, default=1, metavar="K", help="give the K best classes")
-    parser.add_argument("--batch-size", type=int, default=128, metavar="N", help="examples at a time")
+    parser.add_argument("--top", type=whole, default=1, metavar="K", help="give the K best classes")
+    parser.add_argument("--batch-size", type=between(1, 2**31 - 1), default=128, metavar="N", help="examples at a time")
     parser.add_argument("--dense", action="store_true", help="run the whole network instead of the task's part")
     parser.add_argument("--benchmark", action="store_true", help="measure both, on INPUT or on random inputs")
     parser.add_argument("--input-shape", type=str, metavar="N,N,...", help="of one example, if FILE does not tell it")
     parser.add_argument("--device", type=str, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of torch; by default torch's choice")
+    parser.add_argument(
+        "--threads", type=between(1, MOST_THREADS), metavar="N", help="threads of torch; by default torch's choice"
+    )
     options = parser.parse_args(_options_first(arguments))
-    if not 1 <= options.batch_size < 2**31:
-        parser.error(f"--batch-size: expected 1 to 2147483647, got {options.batch_size}")
     if options.benchmark and (options.output or options.dense):
         parser.error("--benchmark: it classifies nothing and measures both networks; leave out --output and --dense")
     if not options.benchmark and not options.inputs:

@@ -7,7 +7,6 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import nn
@@ -35,8 +34,7 @@ def _raw_form(net: Lifelong, task: int) -> Raw | None:
     origin = net.metadata.origin(task)
     if origin.stream is None:
         return None
-    window = cast("int | None", origin.stream.options.get("window"))
-    return raw(origin.stream.benchmark, origin.task, seed=origin.stream.seed, window=window)
+    return raw(origin.stream.benchmark, origin.task, seed=origin.stream.seed, options=origin.stream.options)
 
 
 @torch.no_grad()

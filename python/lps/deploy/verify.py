@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from lps.data import stream
 from lps.errors import FileFormatError
@@ -43,8 +42,12 @@ def _tasks(net: Lifelong, data_dir: Path | None, download: bool) -> list[Task]:
     """The tasks of the stream that the file names."""
     source = net.metadata.stream
     assert source is not None
-    window = cast("int | None", source.options.get("window"))
     tasks = stream(
-        source.benchmark, data_dir=data_dir, tasks=len(net.learnt), seed=source.seed, download=download, window=window
+        source.benchmark,
+        data_dir=data_dir,
+        tasks=len(net.learnt),
+        seed=source.seed,
+        download=download,
+        options=source.options,
     )
     return list(tasks)
