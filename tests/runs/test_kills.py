@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from lps import train
 from lps.runs.lock import LOCK
 
 from tests.command import ENVIRONMENT, command, run
@@ -108,3 +109,43 @@ def test_a_directory_without_a_run_in_it_can_be_used(whole: tuple[Path, float]) 
     done = run(place, "lps.train", "--output", "early", *SMALL)
     assert done.returncode == 0, done.stderr
     assert not list((place / "early").glob(".*.tmp"))
+
+
+def test_a_half_learnt_first_task_goes_on_with_the_same_data_only(
+    whole: tuple[Path, float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _ = whole
+    with start(place, "--output", "half", *SMALL) as process:
+        first_line(process)
+        process.send_signal(signal.SIGTERM)
+    monkeypatch.chdir(place)
+    for arguments, words in (
+        (["--stream-seed", "5"], "stream_seed: it is 0 in this run, got 5"),
+        (["--lr", "0.5"], "lr: it is 0.001 in this run, got 0.5"),
+        (["--alpha", "0.3"], "resume: the state is of a task with alpha 0.2, got 0.3"),
+    ):
+        assert train.main(["--resume", "--output", "half", *arguments]) == 1
+        assert words in capsys.readouterr().err
+    assert train.main(["--resume", "--output", "half"]) == 0
+    assert (place / "half" / "model.lps").read_bytes() == (place / "whole" / "model.lps").read_bytes()
+
+
+def test_the_state_of_a_task_that_is_saved_is_no_obstacle(whole: tuple[Path, float]) -> None:
+    """Killed after the task was saved and before its state was deleted."""
+    place, _ = whole
+    with start(place, "--output", "late", *SMALL[:-1], "60") as process:
+        for line in process.stdout or ():
+            if "final" in line:
+                process.send_signal(signal.SIGSTOP)
+                break
+        state = {path.name: path.read_bytes() for path in (place / "late" / "state").iterdir()}
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGTERM)
+    done = run(place, "lps.train", "--resume", "--output", "late", "--tasks", "1")
+    assert done.returncode == 0, done.stderr
+    (place / "late" / "state").mkdir(exist_ok=True)
+    for name, content in state.items():
+        (place / "late" / "state" / name).write_bytes(content)
+    done = run(place, "lps.train", "--resume", "--output", "late", "--tasks", "2")
+    assert done.returncode == 0, done.stderr
+    assert not (place / "late" / "state").exists()

@@ -53,6 +53,8 @@ def train(
             stack.enter_context(locked(output))
             if (output / MODEL).exists():
                 net, records = _learnt_before(output, before, settings)
+            elif Checkpoint(output / STATE).exists() and (problem := contradiction(before, settings, 0)):
+                raise ConfigError(problem)
             if net is not None and len(net.learnt) == settings.tasks:
                 method = LPS(net, settings.of_task(1))
                 return results_of(settings, method, records, (output / MODEL).stat().st_size), output
@@ -133,6 +135,7 @@ def _learn(net: Lifelong, tasks: list[Task], settings: Settings, path: Path, rec
     done = len(net.learnt)
     results: dict[str, Any] = {}
     checkpoint = Checkpoint(path / STATE, settings.save_every)
+    LPS(net, configs[done]).check_resumable(tasks[done], checkpoint)
     with (
         RunDirectory(path, replace(settings, output=None), done, sum(steps[:done])) as directory,
         stop_on_signals(checkpoint) as request,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lps.methods.fit import Fit, check_examples
+from lps.methods.fit import Fit, check_examples, check_same
 from lps.methods.lps.config import LPSConfig
 from lps.methods.lps.phases import PhasedLearner
 from lps.methods.lps.plan import plan_task
@@ -61,6 +61,17 @@ class LPS:
             spent = [plan.spent for plan in plans]
             draft.commit(task, [weight.v for weight in learner.weights], spent, fit.input_shape)
         return report
+
+    def check_resumable(self, task: Task, checkpoint: Checkpoint) -> None:
+        """Refuse a saved state that this task cannot go on from, before anything is changed.
+
+        The state of a task that is learnt already is deleted: the process was killed after it had saved the task.
+        """
+        state = checkpoint.load()
+        if state is not None and state["belongs_to"]["number"] <= len(self.net.learnt):
+            checkpoint.clear()
+        elif state is not None:
+            check_same(state["belongs_to"], self._belongs_to(task, self.config.of_task(len(self.net.learnt) + 1)))
 
     def _belongs_to(self, task: Task, config: LPSConfig) -> dict[str, Any]:
         """What must be the same for a saved state to go on."""
