@@ -114,7 +114,7 @@ struct AdamScalars {
   double step_size;     // lr / (1 - beta1^step)
   double inverse_root;  // 1 / sqrt(1 - beta2^step)
   // On a GPU: where the number of the step lies, from which the two above follow; nullptr where they are given.
-  const int64_t* clock = nullptr;
+  const int64_t* device_step = nullptr;
   double lr = 0;
 };
 void proximal_adam(const Cpu&, DType, Moves, const AdamScalars&, const std::vector<StepLayer>&);

@@ -118,8 +118,8 @@ class ProximalAdam(torch.optim.Optimizer):
         counts = [self._state_of(layer)["step"] for layer in layers]
         if not layers:
             return
-        clock = (counts[0] + 1).to(torch.int64).reshape(1)
-        self._step_layers(layers, 1, group, clock)
+        device_step = (counts[0] + 1).to(torch.int64).reshape(1)
+        self._step_layers(layers, 1, group, device_step)
         torch._foreach_add_(counts, 1)
 
     def _state_of(self, layer: Layer) -> dict[str, Any]:
@@ -131,7 +131,9 @@ class ProximalAdam(torch.optim.Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(layer.v, memory_format=torch.contiguous_format)
         return state
 
-    def _step_layers(self, layers: list[Layer], step: int, group: dict[str, Any], clock: Tensor | None = None) -> None:
+    def _step_layers(
+        self, layers: list[Layer], step: int, group: dict[str, Any], device_step: Tensor | None = None
+    ) -> None:
         pulled = group["rho"] != 0 or group["tau"] != 0
         proximal_adam_(
             [layer.effective for layer in layers],
@@ -150,5 +152,5 @@ class ProximalAdam(torch.optim.Optimizer):
             eps=group["eps"],
             rho=group["rho"],
             tau=group["tau"],
-            clock=clock,
+            device_step=device_step,
         )

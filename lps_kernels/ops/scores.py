@@ -147,7 +147,7 @@ def check_region(
             refuse_unless(single, op, f"views[{layer}]", expected, list(view))
 
 
-def weighs(score: str) -> str:
+def group_score_kind(score: str) -> str:
     """What the score is of a group of any size: ``l2`` or ``half``."""
     return "l2" if score in ("magnitude", "l2") else "half"
 
@@ -160,7 +160,7 @@ def group_scores_reference(
     scores = []
     for layer, view in enumerate(views_of(views)):
         inside = in_region(x[layer], owner[layer] if owner else None, region)
-        values, eligible = score_groups(x[layer], inside, view, weighs(score))
+        values, eligible = score_groups(x[layer], inside, view, group_score_kind(score))
         scores.append(torch.where(eligible, values.double(), float("-inf")))
     return scores
 

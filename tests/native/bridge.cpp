@@ -223,8 +223,9 @@ PYBIND11_MODULE(lps_bridge, m) {
   def_runner(m);
   py::class_<lps::AdamScalars>(m, "AdamScalars", py::module_local())
       .def(py::init([](double beta1, double beta2, double eps, double rho, double tau, double step_size,
-                       double inverse_root, Address clock, double lr) {
-        return lps::AdamScalars{beta1, beta2, eps, rho, tau, step_size, inverse_root, at<const int64_t>(clock), lr};
+                       double inverse_root, Address device_step, double lr) {
+        return lps::AdamScalars{beta1, beta2, eps, rho, tau, step_size, inverse_root, at<const int64_t>(device_step),
+                                lr};
       }));
 
   m.def("compose", [](const Runner& runner, DType dtype, MaskKind kind, Address w, Address mask, Address w_bar,

@@ -41,7 +41,7 @@ from lps_kernels.backends.triton._tables import entry, everywhere, pointer, row_
 from lps_kernels.backends.triton.bits import packed
 from lps_kernels.backends.triton.scores import score_groups
 from lps_kernels.backends.triton.select import LAST, STATE, THRESHOLD, select
-from lps_kernels.ops.scores import View, views_of, weighs
+from lps_kernels.ops.scores import View, group_score_kind, views_of
 
 _WARPS = 8
 
@@ -196,7 +196,7 @@ def project(
             tensor.contiguous(),
             view,
             region,
-            weighs(score),
+            group_score_kind(score),
             keep[layer],
             owner=owner[layer].contiguous() if owner else None,
             out=projected[layer],
