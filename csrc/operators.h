@@ -56,6 +56,12 @@ Tensor unpack_bits_on(const Tensor& bits, const Ints& shape) {
 
 // ---- compose ----
 
+inline void check_bits(const char* op, const char* argument, const Tensor& bits, int64_t weights) {
+  if (bits.dim() == 1 && bits.numel() == packed_size(weights)) return;
+  refuse(op, argument, "shape [" + text(packed_size(weights)) + "] (one bit for each of " + text(weights) + " weights)",
+         list_text(bits.sizes()));
+}
+
 inline void check_compose(const char* op, const Tensor& w, const Tensor& mask, const Tensor& w_bar) {
   check_dtype(op, "w", w, kFloats);
   check_like(op, "w_bar", w_bar, "w", w);
@@ -66,11 +72,7 @@ inline void check_compose(const char* op, const Tensor& w, const Tensor& mask, c
            dtype_name(kind));
   }
   if (kind == ScalarType::Byte) {
-    if (mask.dim() != 1 || mask.numel() != packed_size(w.numel())) {
-      refuse(op, "mask",
-             "shape [" + text(packed_size(w.numel())) + "] (one bit for each of " + text(w.numel()) + " weights)",
-             list_text(mask.sizes()));
-    }
+    check_bits(op, "mask", mask, w.numel());
   } else if (!same_shape(mask, w)) {
     refuse(op, "mask", "shape " + list_text(w.sizes()) + " (that of w)", list_text(mask.sizes()));
   }
@@ -138,6 +140,28 @@ void compose_owned_out_on(const Tensor& v, const Tensor& w_bar, const Tensor& ow
   check_out("compose_owned_out", "v", v, out,
             {span_of("v", v, false), span_of("w_bar", w_bar, false), span_of("owner", owner, false)});
   run_compose_owned<Target>(v, w_bar, owner, out);
+}
+
+// ---- the weight that a task runs with ----
+
+inline void check_task(const char* op, const Tensor& w_bar, const Tensor& owner, const Tensor& bits, int64_t task) {
+  check_like(op, "owner", owner, "w_bar", w_bar, ScalarType::Byte);
+  check_device(op, "bits", bits, "w_bar", w_bar);
+  check_dtype(op, "bits", bits, {ScalarType::Byte});
+  check_bits(op, "bits", bits, w_bar.numel());
+  if (task < 1 || task > kMaxTasks) refuse(op, "task", "1 to " + text(int64_t{kMaxTasks}), text(task));
+}
+
+template <class Target>
+void task_weight_on(const Tensor& w_bar, const Tensor& owner, const Tensor& bits, int64_t task, const Tensor& out) {
+  const char* op = "task_weight";
+  check_dtype(op, "w_bar", w_bar, kFloats);
+  check_task(op, w_bar, owner, bits, task);
+  check_out(op, "w_bar", w_bar, out,
+            {span_of("w_bar", w_bar, false), span_of("owner", owner, false), span_of("bits", bits, false)});
+  const Tensor values = dense(w_bar), owners = dense(owner), mask = dense(bits);
+  task_weight(Target::device(w_bar), dtype_of(w_bar), values.data_ptr(), bytes(owners), bytes(mask),
+              static_cast<uint8_t>(task), out.data_ptr(), w_bar.numel());
 }
 
 // ---- project ----

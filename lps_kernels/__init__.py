@@ -23,6 +23,7 @@ from lps_kernels.ops import (
     structured_conv1d,
     structured_conv2d,
     structured_linear,
+    task_weight,
     unpack_bits,
 )
 from lps_kernels.optim import Layer, ProximalAdam
@@ -49,5 +50,6 @@ __all__ = [
     "structured_conv1d",
     "structured_conv2d",
     "structured_linear",
+    "task_weight",
     "unpack_bits",
 ]

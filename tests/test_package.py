@@ -33,6 +33,7 @@ def test_public_names_of_lps_kernels_are_frozen() -> None:
         "structured_conv1d",
         "structured_conv2d",
         "structured_linear",
+        "task_weight",
         "unpack_bits",
     ]
     assert all(hasattr(lps_kernels, name) for name in lps_kernels.__all__)

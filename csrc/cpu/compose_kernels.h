@@ -61,6 +61,30 @@ void compose_owned_kernel(const void* v, const void* w_bar, const uint8_t* owner
   compose_owned_range<Isa, S, false>(first, second, owner, to, begin, end);
 }
 
+template <class Isa, class S, bool streaming>
+void task_weight_range(const S* w_bar, const uint8_t* owner, const uint8_t* bits, uint8_t task, S* out, int64_t begin,
+                       int64_t end) {
+  using T = Compute<S>;
+  const auto zero = Isa::template set<T>(0);
+  for_blocks(begin, end, [&](int64_t i, auto n) {
+    const uint8_t used = task_bits<Isa>(owner + i, task, n) | bits[i / kLanes];
+    const auto weight = Isa::add(Isa::zero_unless(Isa::template mask<T>(used), load<Isa>(w_bar + i, n)), zero);
+    put<Isa, streaming>(out + i, weight, n);
+  });
+  if constexpr (streaming) Isa::stream_end();
+}
+
+template <class Isa, class S>
+void task_weight_kernel(const void* w_bar, const uint8_t* owner, const uint8_t* bits, uint8_t task, void* out,
+                        int64_t begin, int64_t end, bool stream) {
+  const S* from = static_cast<const S*>(w_bar);
+  S* to = static_cast<S*>(out);
+  if constexpr (std::is_floating_point_v<S>) {
+    if (stream && aligned32(to)) return task_weight_range<Isa, S, true>(from, owner, bits, task, to, begin, end);
+  }
+  task_weight_range<Isa, S, false>(from, owner, bits, task, to, begin, end);
+}
+
 template <class Isa, class S>
 void fill_compose(Kernels& table, DType dtype) {
   auto& row = table.compose[static_cast<int>(dtype)];
@@ -68,6 +92,7 @@ void fill_compose(Kernels& table, DType dtype) {
   row[static_cast<int>(MaskKind::boolean)] = compose_kernel<Isa, S, MaskKind::boolean>;
   row[static_cast<int>(MaskKind::bits)] = compose_kernel<Isa, S, MaskKind::bits>;
   table.compose_owned[static_cast<int>(dtype)] = compose_owned_kernel<Isa, S>;
+  table.task_weight[static_cast<int>(dtype)] = task_weight_kernel<Isa, S>;
 }
 
 template <class Isa>

@@ -164,7 +164,7 @@ struct ScalarIsa {
     return select(m, x, set<T>(0));
   }
 
-  // Bits of the bytes that are not 0, of the owner bytes that are free, and of those that are kept.
+  // Bits of the bytes that are not 0, and of the owner bytes that name a task, are free or are kept.
   template <class F>
   static uint8_t bits_where(const uint8_t* bytes, F&& f) {
     unsigned bits = 0;
@@ -174,18 +174,21 @@ struct ScalarIsa {
   static uint8_t nonzero_bits(const uint8_t* bytes) {
     return bits_where(bytes, [](uint8_t b) { return b != 0; });
   }
-  static uint8_t free_bits(const uint8_t* owner) {
-    return bits_where(owner, [](uint8_t b) { return (b & kOwnerTask) == 0; });
+  static uint8_t task_bits(const uint8_t* owner, uint8_t task) {
+    return bits_where(owner, [&](uint8_t b) { return (b & kTaskBits) == task; });
   }
+  static uint8_t free_bits(const uint8_t* owner) { return task_bits(owner, kFree); }
   static uint8_t kept_bits(const uint8_t* owner) {
-    return bits_where(owner, [](uint8_t b) { return b >= kOwnerKept; });
+    return bits_where(owner, [](uint8_t b) { return b >= kKeptBit; });
   }
   static void bits_to_bools(uint8_t bits, uint8_t* bools) {
     each([&](int i) { bools[i] = (bits >> i) & 1; });
   }
   // Sets the kept bit of each owner byte.
   static void write_kept(uint8_t* owner, uint8_t bits) {
-    each([&](int i) { owner[i] = static_cast<uint8_t>((owner[i] & kOwnerTask) | (((bits >> i) & 1) << 7)); });
+    each([&](int i) {
+      owner[i] = static_cast<uint8_t>((owner[i] & kTaskBits) | (((bits >> i) & 1) != 0 ? kKeptBit : 0));
+    });
   }
 
   // Keys of the magnitude and of the value: integers in the order of the floats, NaN (one key) above Inf, -0 as 0.

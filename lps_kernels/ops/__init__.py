@@ -9,6 +9,7 @@ from lps_kernels.ops.project import project
 from lps_kernels.ops.scores import View, group_scores, group_view
 from lps_kernels.ops.sparse import sparse_conv, sparse_linear
 from lps_kernels.ops.step import proximal_adam_, proximal_grad_
+from lps_kernels.ops.task_weight import task_weight
 
 __all__ = [
     "View",
@@ -27,5 +28,6 @@ __all__ = [
     "structured_conv1d",
     "structured_conv2d",
     "structured_linear",
+    "task_weight",
     "unpack_bits",
 ]

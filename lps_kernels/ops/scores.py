@@ -27,7 +27,8 @@ from lps_kernels._checks import (
 )
 from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, declare
 from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, Draw, strided
-from lps_kernels.ops.compose import free_coordinates, opmath
+from lps_kernels.ops.compose import opmath
+from lps_kernels.owner import free_coordinates
 
 View = tuple[int, int, int]
 

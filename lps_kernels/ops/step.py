@@ -30,9 +30,9 @@ from lps_kernels._checks import (
     refuse_unless,
 )
 from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, declare
-from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, OWNER_KEPT, Draw, strided
-from lps_kernels.ops.compose import free_coordinates
+from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, Draw, strided
 from lps_kernels.ops.scores import check_companions, check_layers
+from lps_kernels.owner import FREE, KEPT_BIT, free_coordinates
 
 MOVES = ("free", "all", "kept")
 
@@ -44,7 +44,7 @@ def movable(owner: Tensor, moves: str) -> Tensor:
     """True at the coordinates that may move."""
     if moves == "all":
         return torch.ones(owner.shape, dtype=torch.bool, device=owner.device)
-    return free_coordinates(owner) if moves == "free" else owner == OWNER_KEPT
+    return free_coordinates(owner) if moves == "free" else owner == (FREE | KEPT_BIT)
 
 
 def _pull(v: Tensor, centre: Tensor, free: Tensor, rho: float, tau: float) -> Tensor:

@@ -143,6 +143,14 @@ def compose_owned(native: Device, v: Tensor, w_bar: Tensor, owner: Tensor, out: 
     return [result.tensor()]
 
 
+def task_weight(native: Device, w_bar: Tensor, owner: Tensor, bits: Tensor, task: int, out: Tensor) -> list[Tensor]:
+    blocks, result = native.load_all((w_bar, owner, bits)), native.room(out.shape, out.dtype)
+    native.bridge.task_weight(
+        native.runner, native.dtype(w_bar), *addresses(blocks, 3), task, result.address, w_bar.numel()
+    )
+    return [result.tensor()]
+
+
 def group_scores(
     native: Device, x: Sequence[Tensor], owner: Sequence[Tensor], views: Sequence[int], score: str, region: str
 ) -> list[Tensor]:
@@ -339,6 +347,7 @@ ADAPTORS: dict[str, Callable[..., list[Tensor]]] = {
     "compose_out": compose,
     "compose_owned": compose_owned,
     "compose_owned_out": compose_owned,
+    "task_weight": task_weight,
     "group_scores": group_scores,
     "project": project,
     "admm_update_": admm_update_,

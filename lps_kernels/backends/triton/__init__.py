@@ -18,6 +18,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "compose_out": compose.compose_out,
     "compose_owned": compose.compose_owned,
     "compose_owned_out": compose.compose_owned_out,
+    "task_weight": compose.task_weight,
     "group_scores": scores.group_scores,
     "project": project.project,
     "admm_update_": project.admm_update_,

@@ -16,6 +16,7 @@ from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton import _launch
 from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_of
 from lps_kernels.backends.triton._numbers import narrow
+from lps_kernels.backends.triton._owners import with_kept
 from lps_kernels.backends.triton._selections import (
     CENTRE,
     FIELDS,
@@ -134,8 +135,7 @@ def _update_chunk(
     # Triton's unary minus is 0 - s, which makes +0.0 of +0.0.
     centre = tl.where(free, tl.where(kept, s, s * -1.0), shared - (s - shared))
     tl.store(pointer(row, CENTRE, DTYPE, ALIGNED) + begin + index, centre, mask=mask)
-    owner = (owner & 0x7F) | (kept.to(tl.uint8) << 7)
-    tl.store(pointer(row, OWNER, tl.uint8, ALIGNED) + begin + index, owner, mask=mask)
+    tl.store(pointer(row, OWNER, tl.uint8, ALIGNED) + begin + index, with_kept(owner, kept), mask=mask)
 
 
 @triton.jit

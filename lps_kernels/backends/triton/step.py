@@ -16,6 +16,7 @@ from lps_kernels._checks import STATE_FLOATS, check_contiguous, check_no_overlap
 from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton import _launch
 from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_of, parts_of, registers
+from lps_kernels.backends.triton._owners import FREE, KEPT_BIT, is_free
 from lps_kernels.backends.triton._tables import entry, everywhere, pointer, row_of
 from lps_kernels.ops.step import MOVES, _named
 
@@ -75,7 +76,7 @@ def _moving(owner, free, MOVES_WHICH: tl.constexpr):
     elif MOVES_WHICH == "free":
         moving = free
     else:
-        moving = owner == 0x80
+        moving = owner == (FREE | KEPT_BIT)
     return moving
 
 
@@ -116,7 +117,7 @@ def _adam_chunk(
 ):
     index = tl.arange(0, mask.shape[0])
     owner = tl.load(pointer(row, OWNER, tl.uint8, ALIGNED) + begin + index, mask=mask, other=0)
-    free = (owner & 0x7F) == 0
+    free = is_free(owner)
     moving = _moving(owner, free, MOVES_WHICH)
     w_bar = tl.load(pointer(row, W_BAR, DTYPE, ALIGNED) + begin + index, mask=mask, other=0)
     v_at = pointer(row, V, DTYPE, ALIGNED) + begin + index
@@ -196,7 +197,7 @@ def _grad_chunk(
 ):
     index = tl.arange(0, mask.shape[0])
     owner = tl.load(pointer(row, OWNER, tl.uint8, ALIGNED) + begin + index, mask=mask, other=0)
-    free = (owner & 0x7F) == 0
+    free = is_free(owner)
     grad_at = pointer(row, GRAD, DTYPE, ALIGNED) + begin + index
     grad = tl.load(grad_at, mask=mask, other=0)
     if PROXIMAL:
