@@ -36,7 +36,7 @@ __device__ __forceinline__ double square_root(double x) { return sqrt(x); }
 
 __device__ __forceinline__ bool is_moving(uint8_t owner, Moves moves) {
   if (moves == Moves::all) return true;
-  return moves == Moves::free ? is_free(owner) : owner == kKeptBit;
+  return moves == Moves::free ? is_free(owner) : owner == (kFree | kKeptBit);
 }
 
 // Gradient of the proximal term.
