@@ -56,12 +56,6 @@ Tensor unpack_bits_on(const Tensor& bits, const Ints& shape) {
 
 // ---- compose ----
 
-inline void check_bits(const char* op, const char* argument, const Tensor& bits, int64_t weights) {
-  if (bits.dim() == 1 && bits.numel() == packed_size(weights)) return;
-  refuse(op, argument, "shape [" + text(packed_size(weights)) + "] (one bit for each of " + text(weights) + " weights)",
-         list_text(bits.sizes()));
-}
-
 inline void check_compose(const char* op, const Tensor& w, const Tensor& mask, const Tensor& w_bar) {
   check_dtype(op, "w", w, kFloats);
   check_like(op, "w_bar", w_bar, "w", w);
@@ -143,14 +137,6 @@ void compose_owned_out_on(const Tensor& v, const Tensor& w_bar, const Tensor& ow
 }
 
 // ---- the weight that a task runs with ----
-
-inline void check_task(const char* op, const Tensor& w_bar, const Tensor& owner, const Tensor& bits, int64_t task) {
-  check_like(op, "owner", owner, "w_bar", w_bar, ScalarType::Byte);
-  check_device(op, "bits", bits, "w_bar", w_bar);
-  check_dtype(op, "bits", bits, {ScalarType::Byte});
-  check_bits(op, "bits", bits, w_bar.numel());
-  if (task < 1 || task > kMaxTasks) refuse(op, "task", "1 to " + text(int64_t{kMaxTasks}), text(task));
-}
 
 template <class Target>
 void task_weight_on(const Tensor& w_bar, const Tensor& owner, const Tensor& bits, int64_t task, const Tensor& out) {
