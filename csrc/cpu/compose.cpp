@@ -26,7 +26,9 @@ void compose_owned(const Cpu& cpu, DType dtype, const void* v, const void* w_bar
 void task_weight(const Cpu& cpu, DType dtype, const void* w_bar, const uint8_t* owner, const uint8_t* bits,
                  uint8_t task, void* out, int64_t count) {
   const auto kernel = cpu.kernels.task_weight[static_cast<int>(dtype)];
-  const bool stream = 2 * count * bytes_of(dtype) > kStreamBytes;
+  // From the size on from which compose streams: a network's layers are written one after the other, so the caches hold
+  // little of what a call has written when it is read.
+  const bool stream = 3 * count * bytes_of(dtype) > kStreamBytes;
   parallel_ranges(cpu.parallel, count,
                   [&](int64_t begin, int64_t end) { kernel(w_bar, owner, bits, task, out, begin, end, stream); });
 }

@@ -65,11 +65,23 @@ template <class Isa, class S, bool streaming>
 void task_weight_range(const S* w_bar, const uint8_t* owner, const uint8_t* bits, uint8_t task, S* out, int64_t begin,
                        int64_t end) {
   using T = Compute<S>;
-  const auto zero = Isa::template set<T>(0);
-  for_blocks(begin, end, [&](int64_t i, auto n) {
-    const uint8_t used = task_bits<Isa>(owner + i, task, n) | bits[i / kLanes];
-    const auto weight = Isa::add(Isa::zero_unless(Isa::template mask<T>(used), load<Isa>(w_bar + i, n)), zero);
-    put<Isa, streaming>(out + i, weight, n);
+  const auto write = [&](int64_t i, const auto& used, auto n) {
+    const auto weight = Isa::zero_unless(used, load<Isa>(w_bar + i, n));
+    put<Isa, streaming>(out + i, Isa::add(weight, Isa::template set<T>(0)), n);
+  };
+  int64_t i = begin;
+  for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
+    uint32_t used;
+    std::memcpy(&used, bits + i / kLanes, sizeof(used));
+    used |= Isa::task_bits_of_four(owner + i, task);
+    write(i, Isa::template mask_of_four<T, 0>(used), Full{});
+    write(i + kLanes, Isa::template mask_of_four<T, 1>(used), Full{});
+    write(i + 2 * kLanes, Isa::template mask_of_four<T, 2>(used), Full{});
+    write(i + 3 * kLanes, Isa::template mask_of_four<T, 3>(used), Full{});
+  }
+  for_blocks(i, end, [&](int64_t j, auto n) {
+    const uint8_t used = task_bits<Isa>(owner + j, task, n) | bits[j / kLanes];
+    write(j, Isa::template mask<T>(used), n);
   });
   if constexpr (streaming) Isa::stream_end();
 }

@@ -178,6 +178,18 @@ struct ScalarIsa {
     return bits_where(owner, [&](uint8_t b) { return (b & kTaskBits) == task; });
   }
   static uint8_t free_bits(const uint8_t* owner) { return task_bits(owner, kFree); }
+  // The same of four blocks, and the lanes of one of them: fewer instructions than four times the above.
+  static uint32_t task_bits_of_four(const uint8_t* owner, uint8_t task) {
+    uint32_t bits = 0;
+    for (int block = 0; block < 4; ++block) {
+      bits |= static_cast<uint32_t>(task_bits(owner + block * kLanes, task)) << (block * kLanes);
+    }
+    return bits;
+  }
+  template <class T, int block>
+  static Mask mask_of_four(uint32_t bits) {
+    return mask<T>(static_cast<uint8_t>(bits >> (block * kLanes)));
+  }
   static uint8_t kept_bits(const uint8_t* owner) {
     return bits_where(owner, [](uint8_t b) { return b >= kKeptBit; });
   }
