@@ -27,7 +27,7 @@ def check(op: Op, args: Args, bridge: ModuleType, what: str) -> None:
             assert_same_bits(got, want, f"{what} on {isa}{', shifted' if shifted else ''}")
 
 
-@each_op_and_dtype(lambda op, dtype: op.name.startswith(("compose", "proximal")))
+@each_op_and_dtype(lambda op, dtype: op.name.startswith(("compose", "task_weight", "proximal")))
 def test_streamed_results_have_the_bits_of_the_reference(op: Op, dtype: torch.dtype, bridge: ModuleType) -> None:
     for index, call in enumerate(op.workload(SHAPES)):
         args = map_tensors(call, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
