@@ -19,7 +19,7 @@ from benchmarks.shapes import NETWORKS
 from benchmarks.table import load, print_table, save
 from benchmarks.timing import use_two_threads
 from lps_kernels._registry import REGISTRY
-from lps_kernels.tf32 import hold_torch_to_it
+from lps_kernels.tf32 import apply_to_torch
 
 SHORT, REFUSED = 1, 2
 
@@ -106,7 +106,7 @@ def _table(options: argparse.Namespace) -> int:
         raise UnmeasurableError(f"no kernels of ours run on {options.device}: {reason}")
     ops = [op for op in options.ops if device.dtype == torch.float32 or device.dtype in REGISTRY[op].dtypes]
     threads = use_two_threads()
-    hold_torch_to_it()
+    apply_to_torch()
     rows = print_table(ops, options.networks, stored, device)
     if options.save:
         save(options.save, rows, threads, device)

@@ -19,6 +19,7 @@ from torch.nn.functional import conv1d, conv2d, linear
 from benchmarks.timing import Thunk
 from lps_kernels import unpack_bits
 from lps_kernels._registry import Args
+from lps_kernels.owner import free_coordinates, task_of
 from lps_kernels.packing import SparseWeight, unpack_conv, unpack_linear, unpack_sparse
 
 Peer = Callable[[list[Args]], Thunk]
@@ -112,7 +113,12 @@ def _eager_out(calls: list[Args]) -> Thunk:
 
 
 def _eager_owned(v: Tensor, w_bar: Tensor, owner: Tensor) -> Tensor:
-    return torch.where((owner & 0x7F) == 0, v, v * w_bar)
+    return torch.where(free_coordinates(owner), v, v * w_bar)
+
+
+def _eager_task_weight(w_bar: Tensor, owner: Tensor, bits: Tensor, task: int, out: Tensor) -> Tensor:
+    used = unpack_bits(bits, list(w_bar.shape)) | (task_of(owner) == task)
+    return torch.where(used, w_bar, w_bar.new_zeros(()), out=out)
 
 
 def _column_norms(calls: list[Args]) -> Thunk:
@@ -173,7 +179,7 @@ def _masked_weights(calls: list[Args]) -> list[tuple[Tensor, Tensor, Tensor, Ten
     """Inputs, whole weight, the weights of the task (as flags) and bias of each call."""
     jobs = []
     for x, w_bar, owner, bits, task, bias, _ in calls:
-        jobs.append((x, w_bar, unpack_bits(bits, list(w_bar.shape)) | ((owner & 0x7F) == task), bias))
+        jobs.append((x, w_bar, unpack_bits(bits, list(w_bar.shape)) | (task_of(owner) == task), bias))
     return jobs
 
 
@@ -247,6 +253,7 @@ PEERS: dict[str, dict[str, Peer]] = {
     "compose_owned_out": {
         "torch.compile": _compiled(lambda v, w_bar, owner, out: out.copy_(_eager_owned(v, w_bar, owner))),
     },
+    "task_weight": {"where": _calls(_eager_task_weight)},
     "group_scores": {"vector_norm": _column_norms},
     "project": {
         "torch.topk": _topk,

@@ -156,12 +156,7 @@ Tensor masked_linear_on(const Tensor& x, const Tensor& w_bar, const Tensor& owne
   if (w_bar.dim() != 2) refuse(op, "w_bar", "2 dimensions", text(w_bar.dim()));
   const int64_t inputs = x.size(x.dim() - 1), outputs = w_bar.size(0);
   check_shape(op, "w_bar", w_bar, {outputs, inputs}, "the inputs of x");
-  check_like(op, "owner", owner, "w_bar", w_bar, ScalarType::Byte);
-  check_device(op, "bits", bits, "x", x);
-  check_dtype(op, "bits", bits, {ScalarType::Byte});
-  check_shape(op, "bits", bits, {packed_size(w_bar.numel())},
-              "one bit for each of " + text(w_bar.numel()) + " weights");
-  if (task < 1 || task > kOwnerTask) refuse(op, "task", "1 to " + text(int64_t{kOwnerTask}), text(task));
+  check_task(op, w_bar, owner, bits, task);
   check_finish(op, x, outputs, bias, std::nullopt, {});
   const Tensor read = factors<Target>(x), weights = factors<Target>(w_bar), owners = dense(owner), mask = dense(bits);
   const Maybe read_bias = factors<Target>(bias);

@@ -27,9 +27,12 @@ struct f16 {
   uint16_t bits;
 };
 
-// owner: low seven bits 0 = free, t = owned by task t; top bit = kept by the latest projection.
-constexpr uint8_t kOwnerTask = 0x7f;
-constexpr uint8_t kOwnerKept = 0x80;
+// The owner byte of a weight, as in lps_kernels/owner.py: low seven bits 0 = free, t = owned by task t; top bit = kept
+// by the latest projection.
+constexpr uint8_t kTaskBits = 0x7f;
+constexpr uint8_t kKeptBit = 0x80;
+constexpr uint8_t kFree = 0;
+constexpr uint8_t kMaxTasks = kTaskBits;
 
 // A layer seen as [a, g, b] in memory order, with g the axis of groups.
 struct View {
@@ -61,6 +64,10 @@ void compose(const Cpu&, DType, MaskKind, const void* w, const void* mask, const
 
 // out = free ? v : v * w_bar
 void compose_owned(const Cpu&, DType, const void* v, const void* w_bar, const uint8_t* owner, void* out, int64_t count);
+
+// out = w_bar where the task owns the weight or its bit is set, else 0; plus 0.0, so that -0.0 becomes 0.0
+void task_weight(const Cpu&, DType, const void* w_bar, const uint8_t* owner, const uint8_t* bits, uint8_t task,
+                 void* out, int64_t count);
 
 // A selection that asks for more groups than there are.
 struct Shortfall {
@@ -114,7 +121,7 @@ struct AdamScalars {
   double step_size;     // lr / (1 - beta1^step)
   double inverse_root;  // 1 / sqrt(1 - beta2^step)
   // On a GPU: where the number of the step lies, from which the two above follow; nullptr where they are given.
-  const int64_t* clock = nullptr;
+  const int64_t* device_step = nullptr;
   double lr = 0;
 };
 void proximal_adam(const Cpu&, DType, Moves, const AdamScalars&, const std::vector<StepLayer>&);

@@ -66,11 +66,7 @@ inline void check_compose(const char* op, const Tensor& w, const Tensor& mask, c
            dtype_name(kind));
   }
   if (kind == ScalarType::Byte) {
-    if (mask.dim() != 1 || mask.numel() != packed_size(w.numel())) {
-      refuse(op, "mask",
-             "shape [" + text(packed_size(w.numel())) + "] (one bit for each of " + text(w.numel()) + " weights)",
-             list_text(mask.sizes()));
-    }
+    check_bits(op, "mask", mask, w.numel());
   } else if (!same_shape(mask, w)) {
     refuse(op, "mask", "shape " + list_text(w.sizes()) + " (that of w)", list_text(mask.sizes()));
   }
@@ -138,6 +134,20 @@ void compose_owned_out_on(const Tensor& v, const Tensor& w_bar, const Tensor& ow
   check_out("compose_owned_out", "v", v, out,
             {span_of("v", v, false), span_of("w_bar", w_bar, false), span_of("owner", owner, false)});
   run_compose_owned<Target>(v, w_bar, owner, out);
+}
+
+// ---- the weight that a task runs with ----
+
+template <class Target>
+void task_weight_on(const Tensor& w_bar, const Tensor& owner, const Tensor& bits, int64_t task, const Tensor& out) {
+  const char* op = "task_weight";
+  check_dtype(op, "w_bar", w_bar, kFloats);
+  check_task(op, w_bar, owner, bits, task);
+  check_out(op, "w_bar", w_bar, out,
+            {span_of("w_bar", w_bar, false), span_of("owner", owner, false), span_of("bits", bits, false)});
+  const Tensor values = dense(w_bar), owners = dense(owner), mask = dense(bits);
+  task_weight(Target::device(w_bar), dtype_of(w_bar), values.data_ptr(), bytes(owners), bytes(mask),
+              static_cast<uint8_t>(task), out.data_ptr(), w_bar.numel());
 }
 
 // ---- project ----
@@ -289,22 +299,22 @@ inline Moves check_moves(const char* op, const std::string& moves) {
   return check_choice<Moves>(op, "moves", moves, {"free", "all", "kept"});
 }
 
-// Where the number of the step lies, or nullptr where there is no clock.
-inline const int64_t* check_clock(const char* op, const Maybe& clock, const Tensors& v) {
-  if (!clock) return nullptr;
-  if (!v.empty()) check_device(op, "clock", *clock, Argument("v", 0), v[0]);
-  check_dtype(op, "clock", *clock, {ScalarType::Long});
-  if (clock->dim() != 1 || clock->numel() != 1) {
-    refuse(op, "clock", "shape [1] (the number of the step)", list_text(clock->sizes()));
+// Where the number of the step lies, or nullptr where the host gives it.
+inline const int64_t* check_device_step(const char* op, const Maybe& device_step, const Tensors& v) {
+  if (!device_step) return nullptr;
+  if (!v.empty()) check_device(op, "device_step", *device_step, Argument("v", 0), v[0]);
+  check_dtype(op, "device_step", *device_step, {ScalarType::Long});
+  if (device_step->dim() != 1 || device_step->numel() != 1) {
+    refuse(op, "device_step", "shape [1] (the number of the step)", list_text(device_step->sizes()));
   }
-  return static_cast<const int64_t*>(clock->data_ptr());
+  return static_cast<const int64_t*>(device_step->data_ptr());
 }
 
 template <class Target>
 void proximal_adam_on(const Tensors& effective, const Tensors& grad, const Tensors& v, const Tensors& w_bar,
                       const Tensors& centre, const Tensors& owner, const Tensors& exp_avg, const Tensors& exp_avg_sq,
                       const std::string& moves, int64_t step, double lr, double beta1, double beta2, double eps,
-                      double rho, double tau, const Maybe& clock) {
+                      double rho, double tau, const Maybe& device_step) {
   const char* op = "proximal_adam_";
   const Moves moving = check_moves(op, moves);
   check_layers(op, "v", v, kStateFloats);
@@ -318,11 +328,11 @@ void proximal_adam_on(const Tensors& effective, const Tensors& grad, const Tenso
   if (step < 1) refuse(op, "step", "at least 1", text(step));
   if (!(beta1 >= 0 && beta1 < 1)) refuse(op, "beta1", "at least 0 and below 1", text(beta1));
   if (!(beta2 >= 0 && beta2 < 1)) refuse(op, "beta2", "at least 0 and below 1", text(beta2));
-  const int64_t* ticks = check_clock(op, clock, v);
-  if (Target::reads_values && ticks != nullptr) {
-    step = *ticks;
-    if (step < 1) refuse(op, "clock", "at least 1", text(step));
-    ticks = nullptr;
+  const int64_t* number = check_device_step(op, device_step, v);
+  if (Target::reads_values && number != nullptr) {
+    step = *number;
+    if (step < 1) refuse(op, "device_step", "at least 1", text(step));
+    number = nullptr;
   }
   std::vector<Span> spans;
   const std::pair<const char*, const Tensors*> written[] = {
@@ -351,7 +361,7 @@ void proximal_adam_on(const Tensors& effective, const Tensors& grad, const Tenso
                             tau,
                             lr / (1 - std::pow(beta1, static_cast<double>(step))),
                             1 / std::sqrt(1 - std::pow(beta2, static_cast<double>(step))),
-                            ticks,
+                            number,
                             lr};
   proximal_adam(Target::device(v[0]), dtype_of(v[0]), moving, scalars, layers);
 }

@@ -14,6 +14,7 @@ void register_operators(torch::stable::detail::StableLibrary& m) {
   m.impl("compose_out", TORCH_BOX(&compose_out_on<Target>));
   m.impl("compose_owned", TORCH_BOX(&compose_owned_on<Target>));
   m.impl("compose_owned_out", TORCH_BOX(&compose_owned_out_on<Target>));
+  m.impl("task_weight", TORCH_BOX(&task_weight_on<Target>));
   m.impl("group_scores", TORCH_BOX(&group_scores_on<Target>));
   m.impl("project", TORCH_BOX(&project_on<Target>));
   m.impl("admm_update_", TORCH_BOX(&admm_update_on<Target>));

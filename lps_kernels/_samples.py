@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lps_kernels.owner import FREE, KEPT_BIT, MAX_TASKS
+
 # Around the 8 lanes of a block and the 32 bytes of a register; 70001 spans several work units of the kernels.
 EDGE_SIZES = (0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33)
 LARGE_SIZE = 70_001
-
-OWNER_TASK = 0x7F
-OWNER_KEPT = 0x80
 
 
 class Draw:
@@ -35,9 +34,9 @@ class Draw:
 
     def owner(self, shape: Sequence[int], free: float = 0.5) -> Tensor:
         """An owner map: a share of free weights, the rest owned by tasks 1 to 127, random kept bits."""
-        tasks = torch.randint(1, 128, tuple(shape), generator=self._generator, dtype=torch.uint8)
-        tasks[torch.rand(tuple(shape), generator=self._generator) < free] = 0
-        return tasks | (self.boolean(shape).to(torch.uint8) * OWNER_KEPT)
+        tasks = torch.randint(1, MAX_TASKS + 1, tuple(shape), generator=self._generator, dtype=torch.uint8)
+        tasks[torch.rand(tuple(shape), generator=self._generator) < free] = FREE
+        return tasks | (self.boolean(shape).to(torch.uint8) * KEPT_BIT)
 
 
 def strided(tensor: Tensor) -> Tensor:

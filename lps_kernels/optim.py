@@ -118,8 +118,8 @@ class ProximalAdam(torch.optim.Optimizer):
         counts = [self._state_of(layer)["step"] for layer in layers]
         if not layers:
             return
-        clock = (counts[0] + 1).to(torch.int64).reshape(1)
-        self._step_layers(layers, 1, group, clock)
+        device_step = (counts[0] + 1).to(torch.int64).reshape(1)
+        self._step_layers(layers, 1, group, device_step)
         torch._foreach_add_(counts, 1)
 
     def _state_of(self, layer: WeightState) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class ProximalAdam(torch.optim.Optimizer):
         return state
 
     def _step_layers(
-        self, layers: list[WeightState], step: int, group: dict[str, Any], clock: Tensor | None = None
+        self, layers: list[WeightState], step: int, group: dict[str, Any], device_step: Tensor | None = None
     ) -> None:
         pulled = group["rho"] != 0 or group["tau"] != 0
         proximal_adam_(
@@ -152,5 +152,5 @@ class ProximalAdam(torch.optim.Optimizer):
             eps=group["eps"],
             rho=group["rho"],
             tau=group["tau"],
-            clock=clock,
+            device_step=device_step,
         )

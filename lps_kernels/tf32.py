@@ -12,6 +12,6 @@ def tf32_allowed() -> bool:
     return os.environ.get("LPS_TF32") == "1"
 
 
-def hold_torch_to_it() -> None:
+def apply_to_torch() -> None:
     """Torch's own default is TF32 for convolutions and fp32 for matrices."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32_allowed()

@@ -67,6 +67,10 @@ inline uint8_t free_bits(const uint8_t* owner, N n) {
   return bits_of(owner, n, [](const uint8_t* b) { return Isa::free_bits(b); });
 }
 template <class Isa, class N>
+inline uint8_t task_bits(const uint8_t* owner, uint8_t task, N n) {
+  return bits_of(owner, n, [&](const uint8_t* b) { return Isa::task_bits(b, task); });
+}
+template <class Isa, class N>
 inline uint8_t kept_bits(const uint8_t* owner, N n) {
   return bits_of(owner, n, [](const uint8_t* b) { return Isa::kept_bits(b); });
 }

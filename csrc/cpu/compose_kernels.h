@@ -61,6 +61,42 @@ void compose_owned_kernel(const void* v, const void* w_bar, const uint8_t* owner
   compose_owned_range<Isa, S, false>(first, second, owner, to, begin, end);
 }
 
+template <class Isa, class S, bool streaming>
+void task_weight_range(const S* w_bar, const uint8_t* owner, const uint8_t* bits, uint8_t task, S* out, int64_t begin,
+                       int64_t end) {
+  using T = Compute<S>;
+  const auto write = [&](int64_t i, const auto& used, auto n) {
+    const auto weight = Isa::zero_unless(used, load<Isa>(w_bar + i, n));
+    put<Isa, streaming>(out + i, Isa::add(weight, Isa::template set<T>(0)), n);
+  };
+  int64_t i = begin;
+  for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
+    uint32_t used;
+    std::memcpy(&used, bits + i / kLanes, sizeof(used));
+    used |= Isa::task_bits_of_four(owner + i, task);
+    write(i, Isa::template mask_of_four<T, 0>(used), Full{});
+    write(i + kLanes, Isa::template mask_of_four<T, 1>(used), Full{});
+    write(i + 2 * kLanes, Isa::template mask_of_four<T, 2>(used), Full{});
+    write(i + 3 * kLanes, Isa::template mask_of_four<T, 3>(used), Full{});
+  }
+  for_blocks(i, end, [&](int64_t j, auto n) {
+    const uint8_t used = task_bits<Isa>(owner + j, task, n) | bits[j / kLanes];
+    write(j, Isa::template mask<T>(used), n);
+  });
+  if constexpr (streaming) Isa::stream_end();
+}
+
+template <class Isa, class S>
+void task_weight_kernel(const void* w_bar, const uint8_t* owner, const uint8_t* bits, uint8_t task, void* out,
+                        int64_t begin, int64_t end, bool stream) {
+  const S* from = static_cast<const S*>(w_bar);
+  S* to = static_cast<S*>(out);
+  if constexpr (std::is_floating_point_v<S>) {
+    if (stream && aligned32(to)) return task_weight_range<Isa, S, true>(from, owner, bits, task, to, begin, end);
+  }
+  task_weight_range<Isa, S, false>(from, owner, bits, task, to, begin, end);
+}
+
 template <class Isa, class S>
 void fill_compose(Kernels& table, DType dtype) {
   auto& row = table.compose[static_cast<int>(dtype)];
@@ -68,6 +104,7 @@ void fill_compose(Kernels& table, DType dtype) {
   row[static_cast<int>(MaskKind::boolean)] = compose_kernel<Isa, S, MaskKind::boolean>;
   row[static_cast<int>(MaskKind::bits)] = compose_kernel<Isa, S, MaskKind::bits>;
   table.compose_owned[static_cast<int>(dtype)] = compose_owned_kernel<Isa, S>;
+  table.task_weight[static_cast<int>(dtype)] = task_weight_kernel<Isa, S>;
 }
 
 template <class Isa>

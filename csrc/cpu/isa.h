@@ -117,6 +117,8 @@ struct Kernels {
                               bool stream);
   void (*compose_owned[kDTypes])(const void* v, const void* w_bar, const uint8_t* owner, void* out, int64_t begin,
                                  int64_t end, bool stream);
+  void (*task_weight[kDTypes])(const void* w_bar, const uint8_t* owner, const uint8_t* bits, uint8_t task, void* out,
+                               int64_t begin, int64_t end, bool stream);
 
   SelectKernels<int32_t> select32[kDTypes];  // f64: empty
   SelectKernels<int64_t> select64;           // f64

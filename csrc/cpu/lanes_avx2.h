@@ -141,10 +141,28 @@ struct Avx2Isa {
   static uint8_t nonzero_bits(const uint8_t* bytes) {
     return static_cast<uint8_t>(~_mm_movemask_epi8(_mm_cmpeq_epi8(load_bytes(bytes), _mm_setzero_si128())));
   }
-  static uint8_t free_bits(const uint8_t* owner) {
-    const __m128i task = _mm_and_si128(load_bytes(owner), _mm_set1_epi8(kOwnerTask));
-    return static_cast<uint8_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(task, _mm_setzero_si128())));
+  static uint8_t task_bits(const uint8_t* owner, uint8_t task) {
+    const __m128i tasks = _mm_and_si128(load_bytes(owner), _mm_set1_epi8(kTaskBits));
+    return static_cast<uint8_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(tasks, _mm_set1_epi8(static_cast<char>(task)))));
   }
+  static uint8_t free_bits(const uint8_t* owner) { return task_bits(owner, kFree); }
+  static uint32_t task_bits_of_four(const uint8_t* owner, uint8_t task) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(owner));
+    const __m256i tasks = _mm256_and_si256(bytes, _mm256_set1_epi8(kTaskBits));
+    const __m256i equal = _mm256_cmpeq_epi8(tasks, _mm256_set1_epi8(static_cast<char>(task)));
+    return static_cast<uint32_t>(_mm256_movemask_epi8(equal));
+  }
+  template <class T, int block>
+  static MaskOf<T> mask_of_four(uint32_t bits) {
+    if constexpr (sizeof(T) == 4) {
+      const __m256i own = _mm256_slli_epi32(_mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128), block * kLanes);
+      const __m256i all = _mm256_set1_epi32(static_cast<int>(bits));
+      return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, own), own))};
+    } else {
+      return mask<T>(static_cast<uint8_t>(bits >> (block * kLanes)));
+    }
+  }
+  static_assert(kKeptBit == 0x80, "movemask takes the top bit of each byte");
   static uint8_t kept_bits(const uint8_t* owner) { return static_cast<uint8_t>(_mm_movemask_epi8(load_bytes(owner))); }
   // Each byte tests its own bit; the result is 0xff or 0.
   static __m128i byte_mask(uint8_t bits) {
@@ -155,8 +173,8 @@ struct Avx2Isa {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(bools), _mm_and_si128(byte_mask(bits), _mm_set1_epi8(1)));
   }
   static void write_kept(uint8_t* owner, uint8_t bits) {
-    const __m128i task = _mm_and_si128(load_bytes(owner), _mm_set1_epi8(kOwnerTask));
-    const __m128i kept = _mm_and_si128(byte_mask(bits), _mm_set1_epi8(static_cast<char>(kOwnerKept)));
+    const __m128i task = _mm_and_si128(load_bytes(owner), _mm_set1_epi8(kTaskBits));
+    const __m128i kept = _mm_and_si128(byte_mask(bits), _mm_set1_epi8(static_cast<char>(kKeptBit)));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(owner), _mm_or_si128(task, kept));
   }
 

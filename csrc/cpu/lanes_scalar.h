@@ -164,7 +164,7 @@ struct ScalarIsa {
     return select(m, x, set<T>(0));
   }
 
-  // Bits of the bytes that are not 0, of the owner bytes that are free, and of those that are kept.
+  // Bits of the bytes that are not 0, and of the owner bytes that name a task, are free or are kept.
   template <class F>
   static uint8_t bits_where(const uint8_t* bytes, F&& f) {
     unsigned bits = 0;
@@ -174,18 +174,33 @@ struct ScalarIsa {
   static uint8_t nonzero_bits(const uint8_t* bytes) {
     return bits_where(bytes, [](uint8_t b) { return b != 0; });
   }
-  static uint8_t free_bits(const uint8_t* owner) {
-    return bits_where(owner, [](uint8_t b) { return (b & kOwnerTask) == 0; });
+  static uint8_t task_bits(const uint8_t* owner, uint8_t task) {
+    return bits_where(owner, [&](uint8_t b) { return (b & kTaskBits) == task; });
+  }
+  static uint8_t free_bits(const uint8_t* owner) { return task_bits(owner, kFree); }
+  // The same of four blocks, and the lanes of one of them: fewer instructions than four times the above.
+  static uint32_t task_bits_of_four(const uint8_t* owner, uint8_t task) {
+    uint32_t bits = 0;
+    for (int block = 0; block < 4; ++block) {
+      bits |= static_cast<uint32_t>(task_bits(owner + block * kLanes, task)) << (block * kLanes);
+    }
+    return bits;
+  }
+  template <class T, int block>
+  static Mask mask_of_four(uint32_t bits) {
+    return mask<T>(static_cast<uint8_t>(bits >> (block * kLanes)));
   }
   static uint8_t kept_bits(const uint8_t* owner) {
-    return bits_where(owner, [](uint8_t b) { return b >= kOwnerKept; });
+    return bits_where(owner, [](uint8_t b) { return b >= kKeptBit; });
   }
   static void bits_to_bools(uint8_t bits, uint8_t* bools) {
     each([&](int i) { bools[i] = (bits >> i) & 1; });
   }
   // Sets the kept bit of each owner byte.
   static void write_kept(uint8_t* owner, uint8_t bits) {
-    each([&](int i) { owner[i] = static_cast<uint8_t>((owner[i] & kOwnerTask) | (((bits >> i) & 1) << 7)); });
+    each([&](int i) {
+      owner[i] = static_cast<uint8_t>((owner[i] & kTaskBits) | (((bits >> i) & 1) != 0 ? kKeptBit : 0));
+    });
   }
 
   // Keys of the magnitude and of the value: integers in the order of the floats, NaN (one key) above Inf, -0 as 0.

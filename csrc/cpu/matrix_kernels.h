@@ -120,7 +120,7 @@ void pack_masked(const float* w_bar, const uint8_t* owner, const uint8_t* bits, 
     for (; k < depth; ++k) {
       for (int64_t r = 0; r < 8; ++r) {
         const int64_t at = (half + r) * inputs + k;
-        const bool kept = half + r < outputs && ((owner[at] & kOwnerTask) == task || (chosen(at) & 1) != 0);
+        const bool kept = half + r < outputs && ((owner[at] & kTaskBits) == task || (chosen(at) & 1) != 0);
         out[k * kPanel + half + r] = kept ? w_bar[at] : 0.0f;
       }
     }

@@ -54,7 +54,7 @@ Matrix spread(const Sparse<double>& weight) {
 Matrix spread(const Masked<double>& weight) {
   Matrix out(static_cast<size_t>(weight.outputs * weight.inputs));
   for (size_t i = 0; i < out.size(); ++i) {
-    const bool kept = (weight.owner[i] & kOwnerTask) == weight.task || ((weight.bits[i / 8] >> (i % 8)) & 1) != 0;
+    const bool kept = (weight.owner[i] & kTaskBits) == weight.task || ((weight.bits[i / 8] >> (i % 8)) & 1) != 0;
     out[i] = {kept ? weight.w_bar[i] : 0, true};
   }
   return out;

@@ -73,7 +73,7 @@ void add_parts(std::vector<Part>& parts, size_t layer, const View& view, const P
 
 // 1 where the weight lies outside the region, which is not `all`.
 uint8_t outside(uint8_t owner, Region region) {
-  const bool owned = (owner & kOwnerTask) != 0;
+  const bool owned = (owner & kTaskBits) != kFree;
   return static_cast<uint8_t>(owned == (region == Region::free));
 }
 

@@ -69,7 +69,7 @@ struct Avx2Vectors {
   }
   static uint8_t equal_bits(const uint8_t* owner, uint8_t task) {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(owner));
-    const __m128i tasks = _mm_and_si128(bytes, _mm_set1_epi8(kOwnerTask));
+    const __m128i tasks = _mm_and_si128(bytes, _mm_set1_epi8(kTaskBits));
     return static_cast<uint8_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(tasks, _mm_set1_epi8(static_cast<char>(task)))));
   }
   static void transpose8(Eight* r) {

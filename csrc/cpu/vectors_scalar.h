@@ -84,7 +84,7 @@ struct ScalarVectors {
   }
   static uint8_t equal_bits(const uint8_t* owner, uint8_t task) {
     unsigned bits = 0;
-    for (int i = 0; i < 8; ++i) bits |= static_cast<unsigned>((owner[i] & kOwnerTask) == task) << i;
+    for (int i = 0; i < 8; ++i) bits |= static_cast<unsigned>((owner[i] & kTaskBits) == task) << i;
     return static_cast<uint8_t>(bits);
   }
   static void transpose8(Eight* rows) {

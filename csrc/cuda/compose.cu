@@ -29,4 +29,16 @@ void compose_owned(const Gpu& gpu, DType dtype, const void* v, const void* w_bar
   });
 }
 
+void task_weight(const Gpu& gpu, DType dtype, const void* w_bar, const uint8_t* owner, const uint8_t* bits,
+                 uint8_t task, void* out, int64_t count) {
+  if (count == 0) return;
+  with_type(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const unsigned blocks = blocks_for(gpu, parts_of<int64_t>(count, kThreads * kBitPack));
+    const bool aligned = aligned_to(16, {w_bar, out}) && aligned_to(kBitPack, {owner});
+    LPS_LAUNCH(gpu, task_weight_kernel<T>, blocks, kThreads, 0, static_cast<const T*>(w_bar), owner, bits, task,
+               static_cast<T*>(out), count, aligned);
+  });
+}
+
 }  // namespace lps

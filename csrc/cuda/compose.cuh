@@ -5,6 +5,9 @@
 
 namespace lps {
 
+// Weights that a thread takes at a time where there is a bit per weight: each byte of bits is then read once.
+constexpr int kBitPack = 8;
+
 // out = w + mask * w_bar, every operation rounded on its own
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBlocks)
@@ -50,6 +53,26 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       if (!is_free(owners.at[j])) narrow(widen(value.at[j]) * widen(factor.at[j]), effective.at[j]);
     }
     store_pack(out, place, effective);
+  });
+}
+
+// out = w_bar where the task owns the weight or its bit is set, else 0; plus 0.0, so that -0.0 becomes 0.0
+template <class T>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    task_weight_kernel(const T* w_bar, const uint8_t* owner, const uint8_t* bits, uint8_t task, T* out, int64_t count,
+                       bool aligned) {
+  using Value = decltype(widen(T{}));
+  for_packs<kBitPack>(count, aligned, [&](const PackPlace& place) {
+    const Pack<T, kBitPack> value = load_pack<kBitPack>(w_bar, place);
+    const Pack<uint8_t, kBitPack> owners = load_pack<kBitPack>(owner, place);
+    const uint32_t selected = bits[place.first / 8];
+    Pack<T, kBitPack> weight;
+#pragma unroll
+    for (int j = 0; j < kBitPack; ++j) {
+      const bool used = is_owned_by(task, owners.at[j]) || (selected >> j & 1) != 0;
+      narrow((used ? widen(value.at[j]) : Value{0}) + Value{0}, weight.at[j]);
+    }
+    store_pack(out, place, weight);
   });
 }
 

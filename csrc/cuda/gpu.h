@@ -21,6 +21,8 @@ struct Gpu {
 
 void compose(const Gpu&, DType, MaskKind, const void* w, const void* mask, const void* w_bar, void* out, int64_t count);
 void compose_owned(const Gpu&, DType, const void* v, const void* w_bar, const uint8_t* owner, void* out, int64_t count);
+void task_weight(const Gpu&, DType, const void* w_bar, const uint8_t* owner, const uint8_t* bits, uint8_t task,
+                 void* out, int64_t count);
 void pack_bits(const Gpu&, const uint8_t* bools, uint8_t* bits, int64_t count);
 void unpack_bits(const Gpu&, const uint8_t* bits, uint8_t* bools, int64_t count);
 

@@ -188,7 +188,7 @@ struct MaskedWeights {
     const int64_t i = row + min(static_cast<int64_t>(k), inputs - 1);
     const Device<T> value = w_bar[i];
     const uint8_t of = owner[i], eight = bits[i / 8];
-    const bool kept = (of & kOwnerTask) == task || (eight >> (i % 8) & 1) != 0;
+    const bool kept = (of & kTaskBits) == task || (eight >> (i % 8) & 1) != 0;
     return k < inputs && kept ? value : zero<T>();
   }
 };

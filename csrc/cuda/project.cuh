@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) admm_update_kernel(SelectBa
         const T s = read.value[j], of_free = survives ? s : -s, shared_target = survives ? T{1} : T{0};
         const T of_owned = shared_target - (s - shared_target);
         centre.at[j] = is_free(read.owner.at[j]) ? of_free : of_owned;
-        owner.at[j] = static_cast<uint8_t>((read.owner.at[j] & kOwnerTask) | (survives ? kOwnerKept : 0));
+        owner.at[j] = static_cast<uint8_t>((read.owner.at[j] & kTaskBits) | (survives ? kKeptBit : 0));
       }
       store_pack(static_cast<T*>(layer.out), place, centre);
       store_pack(layer.kept, place, owner);

@@ -36,7 +36,7 @@ __device__ __forceinline__ double square_root(double x) { return sqrt(x); }
 
 __device__ __forceinline__ bool is_moving(uint8_t owner, Moves moves) {
   if (moves == Moves::all) return true;
-  return moves == Moves::free ? is_free(owner) : owner == kOwnerKept;
+  return moves == Moves::free ? is_free(owner) : owner == (kFree | kKeptBit);
 }
 
 // Gradient of the proximal term.
@@ -89,8 +89,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   LPS_SHARED(AdamShared<T>, shared);
   if (threadIdx.x == 0) {
     double step_size = scalars.step_size, inverse_root = scalars.inverse_root;
-    if (scalars.clock != nullptr) {
-      const double step = static_cast<double>(*scalars.clock);
+    if (scalars.device_step != nullptr) {
+      const double step = static_cast<double>(*scalars.device_step);
       step_size = scalars.lr / (1 - pow(scalars.beta1, step));
       inverse_root = 1 / sqrt(1 - pow(scalars.beta2, step));
     }

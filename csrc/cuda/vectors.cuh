@@ -99,7 +99,8 @@ __device__ __forceinline__ void for_packs(int64_t count, bool aligned, const Bod
   }
 }
 
-__device__ __forceinline__ bool is_free(uint8_t owner) { return (owner & kOwnerTask) == 0; }
-__device__ __forceinline__ bool is_kept(uint8_t owner) { return (owner & kOwnerKept) != 0; }
+__device__ __forceinline__ bool is_owned_by(uint8_t task, uint8_t owner) { return (owner & kTaskBits) == task; }
+__device__ __forceinline__ bool is_free(uint8_t owner) { return is_owned_by(kFree, owner); }
+__device__ __forceinline__ bool is_kept(uint8_t owner) { return (owner & kKeptBit) != 0; }
 
 }  // namespace lps

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from lps_kernels._checks import STATE_FLOATS, check_contiguous, check_length, check_no_overlap
 from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, declare
-from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, OWNER_KEPT, OWNER_TASK, Draw, strided
-from lps_kernels.ops.compose import free_coordinates
+from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, Draw, strided
 from lps_kernels.ops.project import available_groups, select_coordinates
 from lps_kernels.ops.scores import (
     PATTERNS,
@@ -34,6 +33,7 @@ from lps_kernels.ops.scores import (
     group_view,
     views_of,
 )
+from lps_kernels.owner import KEPT_BIT, free_coordinates, is_kept, task_of
 
 OP = "admm_update_"
 
@@ -62,7 +62,7 @@ def _reference(
     updates = []
     for layer, (weights, sharing) in enumerate(zip(views_of(views), views_of(sharing_views), strict=True)):
         free = free_coordinates(owner[layer])
-        was_kept = owner[layer] >= OWNER_KEPT
+        was_kept = is_kept(owner[layer])
         s = v[layer].contiguous()
         if not fresh:
             of_free = torch.where(was_kept, 0, -centre[layer])
@@ -75,7 +75,7 @@ def _reference(
         updates.append((new_centre, kept))
     for layer, (new_centre, kept) in enumerate(updates):
         centre[layer].copy_(new_centre)
-        owner[layer].copy_((owner[layer] & OWNER_TASK) | (kept.to(torch.uint8) * OWNER_KEPT))
+        owner[layer].copy_(task_of(owner[layer]) | (kept.to(torch.uint8) * KEPT_BIT))
 
 
 def _check(

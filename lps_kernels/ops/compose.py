@@ -27,8 +27,9 @@ from lps_kernels._checks import (
     refuse_unless,
 )
 from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, declare
-from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, OWNER_TASK, Draw, strided
+from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, Draw, strided
 from lps_kernels.ops.bits import pack_reference, packed_size, unpack_reference
+from lps_kernels.owner import free_coordinates as free_coordinates  # noqa: PLC0414
 
 # One rounding of the product and one of the sum, each half a unit in the last place (eps = 2^-23, 2^-52, 2^-7, 2^-10)
 # of its result, and the terms may cancel: the samples' terms are below 16, which the absolute part allows for.
@@ -36,11 +37,6 @@ TOLERANCE = Tolerance(
     {torch.float32: 2.4e-7, torch.float64: 4.5e-16, torch.bfloat16: 7.9e-3, torch.float16: 9.8e-4},
     "two roundings in the dtype of computation and one to the dtype of storage",
 )
-
-
-def free_coordinates(owner: Tensor) -> Tensor:
-    """True where no task owns the weight."""
-    return (owner & OWNER_TASK) == 0
 
 
 def opmath(tensor: Tensor) -> Tensor:
@@ -68,13 +64,13 @@ def compose_owned_reference(v: Tensor, w_bar: Tensor, owner: Tensor) -> Tensor:
 
 def _compose_out_reference(w: Tensor, mask: Tensor, w_bar: Tensor, out: Tensor) -> None:
     _check_compose("compose_out", w, mask, w_bar)
-    _check_out("compose_out", "w", w, out, (("w", w), ("mask", mask), ("w_bar", w_bar)))
+    check_out("compose_out", "w", w, out, (("w", w), ("mask", mask), ("w_bar", w_bar)))
     out.copy_(compose_reference(w, mask, w_bar))
 
 
 def _compose_owned_out_reference(v: Tensor, w_bar: Tensor, owner: Tensor, out: Tensor) -> None:
     _check_compose_owned("compose_owned_out", v, w_bar, owner)
-    _check_out("compose_owned_out", "v", v, out, (("v", v), ("w_bar", w_bar), ("owner", owner)))
+    check_out("compose_owned_out", "v", v, out, (("v", v), ("w_bar", w_bar), ("owner", owner)))
     out.copy_(compose_owned_reference(v, w_bar, owner))
 
 
@@ -96,7 +92,8 @@ def _check_compose_owned(op: str, v: Tensor, w_bar: Tensor, owner: Tensor) -> No
     check_like(op, "owner", owner, "v", v, torch.uint8)
 
 
-def _check_out(op: str, model_name: str, model: Tensor, out: Tensor, read: Sequence[tuple[str, Tensor]]) -> None:
+def check_out(op: str, model_name: str, model: Tensor, out: Tensor, read: Sequence[tuple[str, Tensor]]) -> None:
+    """``out`` is contiguous, looks like ``model`` and shares no memory with what is read."""
     check_like(op, "out", out, model_name, model)
     check_contiguous(op, "out", out)
     check_no_overlap(op, [("out", out)], read)
@@ -184,7 +181,8 @@ def _compose_owned_samples(dtype: torch.dtype) -> Iterator[Sample]:
     yield Sample("NaN and Inf", (odd, odd.flip(0), draw.owner((9,))))
 
 
-def _with_out(samples: Iterator[Sample]) -> Iterator[Sample]:
+def with_out(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """The same calls with room for the result, filled with NaN, as their last argument."""
     for sample in samples:
         out = torch.full(sample.args[0].shape, float("nan"), dtype=sample.args[0].dtype)
         yield Sample(sample.name, (*sample.args, out))
@@ -222,7 +220,8 @@ def _compose_owned_bad_inputs() -> Iterator[BadInput]:
     yield BadInput("w_bar dtype", (v, v.half(), owner), f"{op}: w_bar: expected dtype float32 (that of v), got float16")
 
 
-def _out_bad_inputs(op: str, first: str, args: Args) -> Iterator[BadInput]:
+def out_bad_inputs(op: str, first: str, args: Args) -> Iterator[BadInput]:
+    """A call of [2, 5] weights with every ``out`` that is refused; ``first`` names its first argument."""
     w = args[0]
     yield BadInput(
         "out shape", (*args, torch.zeros(5, 2)), f"{op}: out: expected shape [2, 5] (that of {first}), got [5, 2]"
@@ -252,12 +251,12 @@ def _out_bad_inputs(op: str, first: str, args: Args) -> Iterator[BadInput]:
 
 def _compose_out_bad_inputs() -> Iterator[BadInput]:
     args = torch.zeros(2, 5), torch.zeros(2, 5, dtype=torch.bool), torch.zeros(2, 5)
-    yield from _out_bad_inputs("lps::compose_out", "w", args)
+    yield from out_bad_inputs("lps::compose_out", "w", args)
 
 
 def _compose_owned_out_bad_inputs() -> Iterator[BadInput]:
     args = torch.zeros(2, 5), torch.zeros(2, 5), torch.zeros(2, 5, dtype=torch.uint8)
-    yield from _out_bad_inputs("lps::compose_owned_out", "v", args)
+    yield from out_bad_inputs("lps::compose_owned_out", "v", args)
 
 
 def _compose_cost(w: Tensor, mask: Tensor, w_bar: Tensor, *_: Tensor) -> Cost:
@@ -310,7 +309,7 @@ _compose_out = declare(
     fake=_compose_out_fake,
     mutates=("out",),
     dtypes=FLOATS,
-    samples=lambda dtype: _with_out(_compose_samples(dtype)),
+    samples=lambda dtype: with_out(_compose_samples(dtype)),
     bad_inputs=_compose_out_bad_inputs,
     tolerance=TOLERANCE,
     cost=_compose_cost,
@@ -341,7 +340,7 @@ _compose_owned_out = declare(
     fake=_compose_owned_out_fake,
     mutates=("out",),
     dtypes=FLOATS,
-    samples=lambda dtype: _with_out(_compose_owned_samples(dtype)),
+    samples=lambda dtype: with_out(_compose_owned_samples(dtype)),
     bad_inputs=_compose_owned_out_bad_inputs,
     tolerance=TOLERANCE,
     cost=_compose_owned_cost,

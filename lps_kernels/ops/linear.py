@@ -13,9 +13,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from lps_kernels._checks import FLOATS, check_device, check_dtype, check_like, check_shape, refuse_unless
+from lps_kernels._checks import FLOATS, check_shape, refuse_unless
 from lps_kernels._registry import Args, BadInput, Cost, Sample, declare
-from lps_kernels._samples import EDGE_SIZES, OWNER_TASK, Draw, strided
+from lps_kernels._samples import EDGE_SIZES, Draw, strided
 from lps_kernels.ops._matrix import (
     TOLERANCE,
     check_ascending,
@@ -25,8 +25,8 @@ from lps_kernels.ops._matrix import (
     check_linear_input,
     finish,
 )
-from lps_kernels.ops.bits import pack_reference, packed_size, unpack_reference
 from lps_kernels.ops.compose import opmath
+from lps_kernels.ops.task_weight import check_task, task_call, weights_of_task
 from lps_kernels.packing import PANEL, pack_linear, unpack_linear
 
 BATCH = 128  # examples of a benchmark call
@@ -78,9 +78,8 @@ def masked_linear_reference(
 ) -> Tensor:
     """``x @ W.T`` plus bias, ReLU, with ``W = w_bar`` where the task owns it or its bit is set, else 0."""
     y = _masked_fake(x, w_bar, owner, bits, task, bias, relu)
-    selected = unpack_reference(bits, w_bar.shape) | ((owner & OWNER_TASK) == task)
     read = opmath(x.flatten(0, -2) if x.dim() > 1 else x[None])
-    product = read @ opmath(torch.where(selected, w_bar, 0)).t()
+    product = read @ opmath(torch.where(weights_of_task(owner, bits, task), w_bar, 0)).t()
     return finish(product, bias, None, relu, x.dtype).reshape(y.shape)
 
 
@@ -93,11 +92,7 @@ def _masked_fake(
     check_floats(op, "w_bar", w_bar, "x", x)
     refuse_unless(w_bar.dim() == 2, op, "w_bar", "2 dimensions", w_bar.dim())
     check_shape(op, "w_bar", w_bar, [w_bar.shape[0], x.shape[-1]], "the inputs of x")
-    check_like(op, "owner", owner, "w_bar", w_bar, torch.uint8)
-    check_device(op, "bits", bits, "x", x)
-    check_dtype(op, "bits", bits, (torch.uint8,))
-    check_shape(op, "bits", bits, [packed_size(w_bar.numel())], f"one bit for each of {w_bar.numel()} weights")
-    refuse_unless(1 <= task <= OWNER_TASK, op, "task", f"1 to {OWNER_TASK}", task)
+    check_task(op, w_bar, owner, bits, task)
     check_finish(op, x, w_bar.shape[0], bias, None, [])
     return x.new_empty((*x.shape[:-1], w_bar.shape[0]))
 
@@ -212,18 +207,8 @@ def _structured_bad_inputs() -> Iterator[BadInput]:
 def _masked_call(
     draw: Draw, dtype: torch.dtype, batch: Sequence[int], inputs: int, outputs: int, task: int = 3
 ) -> Args:
-    owner = draw.owner((outputs, inputs))
-    owner[draw.uniform(owner.shape) < 0.2] = task
-    bits = pack_reference(draw.boolean((outputs, inputs)))
-    return (
-        draw.normal((*batch, inputs), dtype),
-        draw.normal((outputs, inputs), dtype),
-        owner,
-        bits,
-        task,
-        draw.normal((outputs,), dtype),
-        True,
-    )
+    weight = task_call(draw, (outputs, inputs), dtype, task)
+    return draw.normal((*batch, inputs), dtype), *weight, draw.normal((outputs,), dtype), True
 
 
 def _masked_samples(dtype: torch.dtype) -> Iterator[Sample]:
@@ -284,7 +269,7 @@ def _masked_bad_inputs() -> Iterator[BadInput]:
     yield BadInput(
         "bits device",
         (x, w_bar, owner, bits.to("meta"), 1, None, False),
-        f"{op}: bits: expected device cpu (that of x), got meta",
+        f"{op}: bits: expected device cpu (that of w_bar), got meta",
     )
     yield BadInput("task", (x, w_bar, owner, bits, 128, None, False), f"{op}: task: expected 1 to 127, got 128")
     yield BadInput(

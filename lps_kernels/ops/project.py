@@ -23,13 +23,13 @@ from lps_kernels.ops.scores import (
     View,
     check_region,
     flat_views,
+    group_score_kind,
     group_view,
     in_region,
     region_bad_inputs,
     score_groups,
     scored_samples,
     views_of,
-    weighs,
 )
 
 OUTPUTS = ("values", "mask")
@@ -77,7 +77,9 @@ def project_reference(
     for layer, view in enumerate(views_of(views)):
         values = x[layer].contiguous()
         inside = in_region(values, owner[layer] if owner else None, region)
-        chosen = select_coordinates("project", layer, "keep", values, inside, view, weighs(score), keep[layer], region)
+        chosen = select_coordinates(
+            "project", layer, "keep", values, inside, view, group_score_kind(score), keep[layer], region
+        )
         projected.append(torch.where(chosen, values, 0) if output == "values" else chosen.to(values.dtype))
         kept.append(pack_reference(chosen))
     return projected, kept

@@ -27,7 +27,8 @@ from lps_kernels._checks import (
 )
 from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, declare
 from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, Draw, strided
-from lps_kernels.ops.compose import free_coordinates, opmath
+from lps_kernels.ops.compose import opmath
+from lps_kernels.owner import free_coordinates
 
 View = tuple[int, int, int]
 
@@ -147,7 +148,7 @@ def check_region(
             refuse_unless(single, op, f"views[{layer}]", expected, list(view))
 
 
-def weighs(score: str) -> str:
+def group_score_kind(score: str) -> str:
     """What the score is of a group of any size: ``l2`` or ``half``."""
     return "l2" if score in ("magnitude", "l2") else "half"
 
@@ -160,7 +161,7 @@ def group_scores_reference(
     scores = []
     for layer, view in enumerate(views_of(views)):
         inside = in_region(x[layer], owner[layer] if owner else None, region)
-        values, eligible = score_groups(x[layer], inside, view, weighs(score))
+        values, eligible = score_groups(x[layer], inside, view, group_score_kind(score))
         scores.append(torch.where(eligible, values.double(), float("-inf")))
     return scores
 

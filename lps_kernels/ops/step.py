@@ -30,9 +30,9 @@ from lps_kernels._checks import (
     refuse_unless,
 )
 from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, declare
-from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, OWNER_KEPT, Draw, strided
-from lps_kernels.ops.compose import free_coordinates
+from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, Draw, strided
 from lps_kernels.ops.scores import check_companions, check_layers
+from lps_kernels.owner import FREE, KEPT_BIT, free_coordinates
 
 MOVES = ("free", "all", "kept")
 
@@ -44,7 +44,7 @@ def movable(owner: Tensor, moves: str) -> Tensor:
     """True at the coordinates that may move."""
     if moves == "all":
         return torch.ones(owner.shape, dtype=torch.bool, device=owner.device)
-    return free_coordinates(owner) if moves == "free" else owner == OWNER_KEPT
+    return free_coordinates(owner) if moves == "free" else owner == (FREE | KEPT_BIT)
 
 
 def _pull(v: Tensor, centre: Tensor, free: Tensor, rho: float, tau: float) -> Tensor:
@@ -69,15 +69,15 @@ def _adam_reference(
     eps: float,
     rho: float,
     tau: float,
-    clock: Tensor | None = None,
+    device_step: Tensor | None = None,
 ) -> None:
     """One layer after the other; see the module's text for the formulas."""
     op = "proximal_adam_"
     lists = (effective, grad, v, w_bar, centre, owner, exp_avg, exp_avg_sq)
-    _check_adam(*lists, moves, step, lr, beta1, beta2, eps, rho, tau, clock)
-    if clock is not None:
-        step = int(clock)
-        refuse_unless(step >= 1, op, "clock", "at least 1", step)
+    _check_adam(*lists, moves, step, lr, beta1, beta2, eps, rho, tau, device_step)
+    if device_step is not None:
+        step = int(device_step)
+        refuse_unless(step >= 1, op, "device_step", "at least 1", step)
     written = _named(effective=effective, v=v, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
     for name, tensor in written:
         check_contiguous(op, name, tensor)
@@ -154,7 +154,7 @@ def _check_adam(
     eps: float,
     rho: float,
     tau: float,
-    clock: Tensor | None = None,
+    device_step: Tensor | None = None,
 ) -> None:
     op = "proximal_adam_"
     check_choice(op, "moves", moves, MOVES)
@@ -169,11 +169,11 @@ def _check_adam(
     refuse_unless(step >= 1, op, "step", "at least 1", step)
     refuse_unless(0 <= beta1 < 1, op, "beta1", "at least 0 and below 1", beta1)
     refuse_unless(0 <= beta2 < 1, op, "beta2", "at least 0 and below 1", beta2)
-    if clock is not None:
+    if device_step is not None:
         if v:
-            check_device(op, "clock", clock, "v[0]", v[0])
-        check_dtype(op, "clock", clock, (torch.int64,))
-        check_shape(op, "clock", clock, [1], "the number of the step")
+            check_device(op, "device_step", device_step, "v[0]", v[0])
+        check_dtype(op, "device_step", device_step, (torch.int64,))
+        check_shape(op, "device_step", device_step, [1], "the number of the step")
 
 
 def _check_grad(
@@ -221,8 +221,10 @@ def _adam_samples(dtype: torch.dtype) -> Iterator[Sample]:
     state[1][0][::3] = float("nan")
     state[2][0][::5] = float("inf")
     yield Sample("NaN and Inf", (*state, "kept", *scalars))
-    clock = torch.tensor([7])
-    yield Sample("number of the step in a tensor", (*_state(draw, [(33,), (9, 7)], dtype), "all", *scalars[:-1], clock))
+    device_step = torch.tensor([7])
+    yield Sample(
+        "number of the step in a tensor", (*_state(draw, [(33,), (9, 7)], dtype), "all", *scalars[:-1], device_step)
+    )
     state = _state(draw, [(9, 7)], dtype)
     for index in (1, 3, 4, 5):
         state[index] = [strided(state[index][0])]
@@ -256,7 +258,7 @@ def _adam_bad_inputs() -> Iterator[BadInput]:
     def call(**changes: object) -> Args:
         state = dict(zip(_ADAM_LISTS, _state(Draw(), shapes, torch.float32), strict=True))
         scalars: dict[str, object] = {"moves": "all", "step": 1, "lr": 1e-3, "beta1": 0.9, "beta2": 0.999}
-        scalars |= {"eps": 1e-8, "rho": 0.5, "tau": 0.5, "clock": None}
+        scalars |= {"eps": 1e-8, "rho": 0.5, "tau": 0.5, "device_step": None}
         return tuple((state | scalars | changes).values())
 
     def layers(dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -288,16 +290,20 @@ def _adam_bad_inputs() -> Iterator[BadInput]:
     yield BadInput("beta2", call(beta2=-0.5), f"{op}: beta2: expected at least 0 and below 1, got -0.5")
     yield BadInput("rho", call(rho=-0.5), f"{op}: rho: expected at least 0, got -0.5")
     yield BadInput("tau", call(tau=-0.5), f"{op}: tau: expected at least 0, got -0.5")
-    yield BadInput("clock dtype", call(clock=torch.tensor([1.0])), f"{op}: clock: expected dtype int64, got float32")
     yield BadInput(
-        "clock shape",
-        call(clock=torch.tensor(1)),
-        f"{op}: clock: expected shape [1] (the number of the step), got []",
+        "device_step dtype",
+        call(device_step=torch.tensor([1.0])),
+        f"{op}: device_step: expected dtype int64, got float32",
     )
     yield BadInput(
-        "clock before the first step",
-        call(clock=torch.tensor([0])),
-        f"{op}: clock: expected at least 1, got 0",
+        "device_step shape",
+        call(device_step=torch.tensor(1)),
+        f"{op}: device_step: expected shape [1] (the number of the step), got []",
+    )
+    yield BadInput(
+        "device_step before the first step",
+        call(device_step=torch.tensor([0])),
+        f"{op}: device_step: expected at least 1, got 0",
         reads_values=True,
     )
     yield BadInput(
@@ -386,7 +392,7 @@ _proximal_adam_ = declare(
     "proximal_adam_",
     schema="(Tensor(a!)[] effective, Tensor[] grad, Tensor(b!)[] v, Tensor[] w_bar, Tensor[] centre, Tensor[] owner, "
     "Tensor(c!)[] exp_avg, Tensor(d!)[] exp_avg_sq, str moves, int step, float lr, float beta1, float beta2, "
-    "float eps, float rho, float tau, Tensor? clock=None) -> ()",
+    "float eps, float rho, float tau, Tensor? device_step=None) -> ()",
     reference=_adam_reference,
     fake=_check_adam,
     mutates=("effective", "v", "exp_avg", "exp_avg_sq"),
@@ -431,13 +437,13 @@ def proximal_adam_(
     eps: float,
     rho: float = 0.0,
     tau: float = 0.0,
-    clock: Tensor | None = None,
+    device_step: Tensor | None = None,
 ) -> None:
     """One masked proximal Adam step over all layers; ``step`` counts from 1.
 
     ``grad`` is the gradient of the effective weight. ``centre`` may be empty where ``rho`` and ``tau`` are 0. With
-    ``clock``, an int64 tensor of one element on the device of the layers, the step's number is read from there when the
-    kernel runs: a step that was captured in a CUDA graph can then be replayed.
+    ``device_step``, an int64 tensor of one element on the device of the layers, the step's number is read from there
+    when the kernel runs: a step that was captured in a CUDA graph can then be replayed.
     """
     _proximal_adam_(
         list(effective),
@@ -456,7 +462,7 @@ def proximal_adam_(
         eps,
         rho,
         tau,
-        clock,
+        device_step,
     )
 
 

@@ -19,7 +19,7 @@ import torch
 
 from lps.errors import ConfigError, LPSError
 from lps.options import is_unicode, shown
-from lps_kernels.tf32 import hold_torch_to_it
+from lps_kernels.tf32 import apply_to_torch
 
 COMMANDS = {
     "train": "learn a benchmark's tasks one after another into one file",
@@ -129,7 +129,7 @@ def use_device(name: str, threads: int | None) -> torch.device:
         raise ConfigError(f"device: expected cpu, cuda or cuda:N, got {name}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device: got {name}, but torch finds {torch.cuda.device_count()} CUDA devices; use cpu")
-    hold_torch_to_it()
+    apply_to_torch()
     if threads is not None:
         torch.set_num_threads(threads)
     return device

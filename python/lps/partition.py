@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from lps.errors import ConfigError
-from lps_kernels import View, compose, pack_bits
-from lps_kernels.ops.compose import free_coordinates
-
-FREE = 0
-MAX_TASKS = 127  # the owner map has seven bits for the task and one for `kept`
-TASK_BITS = 0x7F
-KEPT_BIT = 0x80
+from lps_kernels import View, pack_bits, task_weight
+from lps_kernels.owner import FREE as FREE  # noqa: PLC0414
+from lps_kernels.owner import MAX_TASKS as MAX_TASKS  # noqa: PLC0414
+from lps_kernels.owner import TASK_BITS as TASK_BITS  # noqa: PLC0414
+from lps_kernels.owner import free_coordinates
+from lps_kernels.owner import is_kept as is_kept  # noqa: PLC0414
 
 # Module types and those of their parameters that are a GEMM matrix.
 PRUNABLE: dict[type[nn.Module], tuple[str, ...]] = {
@@ -35,11 +34,6 @@ PART = 1 << 20
 def parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The same part of each of these contiguous tensors of one shape, part after part, as flat views."""
     return zip(*(torch.split(tensor.view(-1), PART) for tensor in tensors), strict=True)
-
-
-def is_kept(owner: Tensor) -> Tensor:
-    """True where the latest projection keeps the weight."""
-    return owner >= KEPT_BIT
 
 
 class PartitionState(NamedTuple):
@@ -93,11 +87,10 @@ class Partition(nn.Module):
 
     def compose(self, task: int, out: Tensor) -> None:
         """Write the weight that the task runs with, Eq. (4), into ``out``."""
-        own = torch.where((self.owner & TASK_BITS) == task, self.w_bar, 0)
         if out.is_contiguous():
-            compose(own, self.mask(task), self.w_bar, out=out)
+            task_weight(self.w_bar, self.owner, self.mask(task), task, out)
         else:  # a user's channels-last weight
-            out.copy_(compose(own, self.mask(task), self.w_bar))
+            out.copy_(task_weight(self.w_bar, self.owner, self.mask(task), task))
 
     def fresh_weights(self) -> Tensor:
         """New values for all coordinates, with the spread the weight had at first."""

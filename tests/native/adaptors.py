@@ -143,6 +143,14 @@ def compose_owned(native: Device, v: Tensor, w_bar: Tensor, owner: Tensor, out: 
     return [result.tensor()]
 
 
+def task_weight(native: Device, w_bar: Tensor, owner: Tensor, bits: Tensor, task: int, out: Tensor) -> list[Tensor]:
+    blocks, result = native.load_all((w_bar, owner, bits)), native.room(out.shape, out.dtype)
+    native.bridge.task_weight(
+        native.runner, native.dtype(w_bar), *addresses(blocks, 3), task, result.address, w_bar.numel()
+    )
+    return [result.tensor()]
+
+
 def group_scores(
     native: Device, x: Sequence[Tensor], owner: Sequence[Tensor], views: Sequence[int], score: str, region: str
 ) -> list[Tensor]:
@@ -203,14 +211,14 @@ def admm_update_(
 
 
 def proximal_adam_(native: Device, *args: Any) -> list[Tensor]:
-    lists, (moves, step, lr, beta1, beta2, eps, rho, tau, clock) = args[:8], args[8:]
-    # Kernels of a GPU read the clock themselves; those of the CPU are given what follows from it.
-    ticks, step = maybe(native, clock), step if clock is None else int(clock)
+    lists, (moves, step, lr, beta1, beta2, eps, rho, tau, device_step) = args[:8], args[8:]
+    # Kernels of a GPU read the step's number themselves; those of the CPU are given what follows from it.
+    number, step = maybe(native, device_step), step if device_step is None else int(device_step)
     blocks = [native.load_all(tensors) for tensors in lists]
     sizes = [tensor.numel() for tensor in lists[2]]
     layers = list(zip(*(addresses(some, len(sizes)) for some in blocks), sizes, strict=True))
     step_size, inverse_root = lr / (1 - beta1**step), 1 / sqrt(1 - beta2**step)
-    scalars = native.bridge.AdamScalars(beta1, beta2, eps, rho, tau, step_size, inverse_root, address_of(ticks), lr)
+    scalars = native.bridge.AdamScalars(beta1, beta2, eps, rho, tau, step_size, inverse_root, address_of(number), lr)
     moving = getattr(native.bridge.Moves, moves)
     native.bridge.proximal_adam(native.runner, native.dtype(lists[2][0]), moving, scalars, layers)
     effective, _, v, _, _, _, mean, square = blocks
@@ -339,6 +347,7 @@ ADAPTORS: dict[str, Callable[..., list[Tensor]]] = {
     "compose_out": compose,
     "compose_owned": compose_owned,
     "compose_owned_out": compose_owned,
+    "task_weight": task_weight,
     "group_scores": group_scores,
     "project": project,
     "admm_update_": admm_update_,

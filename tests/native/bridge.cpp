@@ -216,6 +216,11 @@ PYBIND11_MODULE(lps_bridge, m) {
       .value("all", Moves::all)
       .value("kept", Moves::kept);
 
+  m.attr("TASK_BITS") = lps::kTaskBits;
+  m.attr("KEPT_BIT") = lps::kKeptBit;
+  m.attr("FREE") = lps::kFree;
+  m.attr("MAX_TASKS") = lps::kMaxTasks;
+
   py::class_<Buffer>(m, "Buffer", py::module_local())
       .def(py::init<size_t, size_t>(), py::arg("size"), py::arg("offset"))
       .def_property_readonly("address", &Buffer::address)
@@ -223,8 +228,9 @@ PYBIND11_MODULE(lps_bridge, m) {
   def_runner(m);
   py::class_<lps::AdamScalars>(m, "AdamScalars", py::module_local())
       .def(py::init([](double beta1, double beta2, double eps, double rho, double tau, double step_size,
-                       double inverse_root, Address clock, double lr) {
-        return lps::AdamScalars{beta1, beta2, eps, rho, tau, step_size, inverse_root, at<const int64_t>(clock), lr};
+                       double inverse_root, Address device_step, double lr) {
+        return lps::AdamScalars{beta1, beta2, eps, rho, tau, step_size, inverse_root, at<const int64_t>(device_step),
+                                lr};
       }));
 
   m.def("compose", [](const Runner& runner, DType dtype, MaskKind kind, Address w, Address mask, Address w_bar,
@@ -237,6 +243,11 @@ PYBIND11_MODULE(lps_bridge, m) {
           lps::compose_owned(runner.device(), dtype, at<const void>(v), at<const void>(w_bar), at<const uint8_t>(owner),
                              at<void>(out), count);
         });
+  m.def("task_weight", [](const Runner& runner, DType dtype, Address w_bar, Address owner, Address bits, uint8_t task,
+                          Address out, int64_t count) {
+    lps::task_weight(runner.device(), dtype, at<const void>(w_bar), at<const uint8_t>(owner), at<const uint8_t>(bits),
+                     task, at<void>(out), count);
+  });
   m.def("group_scores", &group_scores);
   m.def("project", &project);
   m.def("admm_update", &admm_update);

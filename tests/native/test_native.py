@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lps_kernels import owner
 from lps_kernels._registry import REGISTRY, Op, Sample
 from tests.helpers import (
     CorrectSqrt,
@@ -42,6 +43,11 @@ def test_the_machine_runs_every_instruction_set_that_there_is(bridge: ModuleType
 
 def label(sample: Sample, native: Native) -> str:
     return f"{sample.name} on {native.isa}, {native.threads} threads, grain {native.grain}"
+
+
+@pytest.mark.parametrize("name", ["TASK_BITS", "KEPT_BIT", "FREE", "MAX_TASKS"])
+def test_the_owner_byte_is_the_same_in_c_plus_plus_and_in_python(name: str, bridge: ModuleType) -> None:
+    assert getattr(bridge, name) == getattr(owner, name)
 
 
 @each_op_and_dtype(lambda op, dtype: op.sums is None)

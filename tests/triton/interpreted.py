@@ -187,7 +187,7 @@ def test_the_table_of_a_call_is_built_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.5), (0.95, 0.9999)])
-def test_a_clock_takes_the_step_that_its_number_says(dtype: torch.dtype, betas: tuple[float, float]) -> None:
+def test_a_device_step_is_the_step_with_that_number(dtype: torch.dtype, betas: tuple[float, float]) -> None:
     for step in (1, 2, 3, 10, 100, 9_999, 1_000_000):
         draw = Draw(step)
         tensors = [[draw.normal((40,), dtype)] for _ in range(5)]
@@ -195,10 +195,10 @@ def test_a_clock_takes_the_step_that_its_number_says(dtype: torch.dtype, betas: 
         scalars = (1e-3, *betas, 1e-8, 1e-2, 3e-2)
         state = (*tensors, owner, mean, square, "all")
         numbered = copy_of((*state, step, *scalars, None))
-        timed = copy_of((*state, 1, *scalars, torch.tensor([step])))
+        on_device = copy_of((*state, 1, *scalars, torch.tensor([step])))
         op = REGISTRY["proximal_adam_"]
         want = results_of(op, KERNELS[op.name], numbered)
-        assert_same_bits(results_of(op, KERNELS[op.name], timed), want, f"step {step}")
+        assert_same_bits(results_of(op, KERNELS[op.name], on_device), want, f"step {step}")
 
 
 def sampled(groups: int) -> Tensor:

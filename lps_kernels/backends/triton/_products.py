@@ -14,6 +14,7 @@ import triton.language as tl
 
 from lps_kernels.backends.triton import _launch
 from lps_kernels.backends.triton._numbers import narrow, widen
+from lps_kernels.backends.triton._owners import task_of
 from lps_kernels.packing import FILTERS, PANEL
 
 INTERPRETING = tl.constexpr(_launch.INTERPRETING)
@@ -117,9 +118,9 @@ def read_weight(weight, owner, bits, task, row, at, depth, height, CONV: tl.cons
     if owner is not None:
         place = row.to(tl.int64)[None, :] * depth + at[:, None]
         known = (at[:, None] < depth) & (row[None, :] < height)
-        task_of = tl.load(owner + place, mask=known, other=0) & 0x7F
+        owns = task_of(tl.load(owner + place, mask=known, other=0)) == task
         bit = (tl.load(bits + (place >> 3), mask=known, other=0) >> (place & 7).to(tl.uint8)) & 1
-        known = known & ((task_of == task) | (bit != 0))
+        known = known & (owns | (bit != 0))
     elif CONV is None:  # whole panels, zeros behind the last row: read whole or not at all, so in one load
         panel = row // LINEAR_PANEL
         start = panel.to(tl.int64) * LINEAR_PANEL * depth + row % LINEAR_PANEL

@@ -21,6 +21,7 @@ from torch import Tensor
 from lps_kernels.backends.triton import _launch
 from lps_kernels.backends.triton._launch import Sizes, aligned, parts_of
 from lps_kernels.backends.triton._numbers import widen
+from lps_kernels.backends.triton._owners import is_free, is_kept
 from lps_kernels.backends.triton._tables import entry, pointer
 from lps_kernels.ops.scores import View
 
@@ -186,10 +187,10 @@ def values_of(source, index, mask, DUAL: tl.constexpr):
     x, centres, owners, region, _ = source
     value = widen(tl.load(x + index, mask=mask, other=0))
     owner = tl.load(owners + index, mask=mask & (region != 0), other=0)
-    free = (owner & 0x7F) == 0
+    free = is_free(owner)
     if DUAL:
         centre = widen(tl.load(centres + index, mask=mask, other=0))
-        kept = owner >= 0x80
+        kept = is_kept(owner)
         # Triton's unary minus is 0 - centre, which makes +0.0 of +0.0.
         value += tl.where(free, tl.where(kept, 0.0, centre * -1.0), kept.to(centre.dtype) - centre)
     return value, owner, mask & ((region == 0) | (free == (region == 1)))

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +14,8 @@ from torch import Tensor
 from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, Kernels, on_device_of, parts_of
 from lps_kernels.backends.triton._numbers import narrow, widen
-from lps_kernels.ops.compose import _check_out
+from lps_kernels.backends.triton._owners import is_free, task_of
+from lps_kernels.ops.compose import check_out
 
 _BLOCK = 1024
 _OPTIONS: dict[str, object] = {"num_warps": 4, **EXACT}
@@ -43,9 +43,21 @@ def _compose_owned(v, w_bar, owner, out, count, DTYPE: tl.constexpr, BLOCK: tl.c
     inside = index < count
     value = tl.load(v + index, mask=inside, other=0)
     committed = tl.load(w_bar + index, mask=inside, other=0)
-    free = (tl.load(owner + index, mask=inside, other=0) & 0x7F) == 0
+    free = is_free(tl.load(owner + index, mask=inside, other=0))
     product = narrow(widen(value) * widen(committed), DTYPE)
     tl.store(out + index, tl.where(free, value, product), mask=inside)
+
+
+@triton.jit(do_not_specialize=["task"])
+def _task_weight(w_bar, owner, bits, task, out, count, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    committed = widen(tl.load(w_bar + index, mask=inside, other=0))
+    owns = task_of(tl.load(owner + index, mask=inside, other=0)) == task
+    byte = tl.load(bits + (index >> 3), mask=inside, other=0).to(tl.int32)
+    selected = ((byte >> (index & 7).to(tl.int32)) & 1) != 0
+    # Plus 0.0, so that -0.0 becomes 0.0.
+    tl.store(out + index, narrow(tl.where(owns | selected, committed, 0.0) + 0.0, DTYPE), mask=inside)
 
 
 def _launch_compose(w: Tensor, mask: Tensor, w_bar: Tensor, out: Tensor) -> None:
@@ -97,7 +109,7 @@ def compose(w: Tensor, mask: Tensor, w_bar: Tensor) -> Tensor:
 def compose_out(w: Tensor, mask: Tensor, w_bar: Tensor, out: Tensor) -> None:
     """``w + mask * w_bar``, written to ``out``."""
     REGISTRY["compose_out"].fake(w, mask, w_bar, out)
-    _check_out("compose_out", "w", w, out, (("w", w), ("mask", mask), ("w_bar", w_bar)))
+    check_out("compose_out", "w", w, out, (("w", w), ("mask", mask), ("w_bar", w_bar)))
     _launch_compose(w, mask, w_bar, out)
 
 
@@ -111,16 +123,38 @@ def compose_owned(v: Tensor, w_bar: Tensor, owner: Tensor) -> Tensor:
 def compose_owned_out(v: Tensor, w_bar: Tensor, owner: Tensor, out: Tensor) -> None:
     """``v`` where free, ``v * w_bar`` where owned, written to ``out``."""
     REGISTRY["compose_owned_out"].fake(v, w_bar, owner, out)
-    _check_out("compose_owned_out", "v", v, out, (("v", v), ("w_bar", w_bar), ("owner", owner)))
+    check_out("compose_owned_out", "v", v, out, (("v", v), ("w_bar", w_bar), ("owner", owner)))
     _launch_compose_owned(v, w_bar, owner, out)
 
 
-def _ahead(name: str, kernel: Any, pointers: Sequence[str], bytes_in: str, **constants: object) -> list[Ahead]:
+def task_weight(w_bar: Tensor, owner: Tensor, bits: Tensor, task: int, out: Tensor) -> None:
+    """``w_bar`` where the task owns the weight or its bit is set, else 0, written to ``out``."""
+    REGISTRY["task_weight"].fake(w_bar, owner, bits, task, out)
+    check_out("task_weight", "w_bar", w_bar, out, (("w_bar", w_bar), ("owner", owner), ("bits", bits)))
+    count = out.numel()
+    if count == 0:
+        return
+    with on_device_of(out):
+        _task_weight[(parts_of(count, _BLOCK),)](
+            w_bar.contiguous(),
+            owner.contiguous(),
+            bits.contiguous(),
+            task,
+            out,
+            count,
+            DTYPE=FLOATS[out.dtype],
+            BLOCK=_BLOCK,
+            **_OPTIONS,
+        )
+
+
+def _ahead(name: str, kernel: Any, arguments: dict[str, str], **constants: object) -> list[Ahead]:
+    """A kernel in every dtype; an argument of type ``*`` points to values of it."""
     return [
         Ahead(
             f"{name}[{', '.join(map(str, (dtype, *constants.values())))}]",
             kernel,
-            {pointer: "*u8" if pointer == bytes_in else f"*{dtype}" for pointer in pointers} | {"count": "i64"},
+            {argument: f"*{dtype}" if kind == "*" else kind for argument, kind in arguments.items()},
             {**constants, "DTYPE": dtype, "BLOCK": _BLOCK},
             _OPTIONS,
         )
@@ -133,10 +167,14 @@ KERNELS: Kernels = {
     "compose_out": compose_out,
     "compose_owned": compose_owned,
     "compose_owned_out": compose_owned_out,
+    "task_weight": task_weight,
 }
+_COMPOSE = {"w": "*", "mask": "*u8", "w_bar": "*", "out": "*", "count": "i64"}
+_TASK_WEIGHT = {"w_bar": "*", "owner": "*u8", "bits": "*u8", "task": "i32", "out": "*", "count": "i64"}
 AOT = [
-    *_ahead("compose", _compose, ("w", "mask", "w_bar", "out"), "", KIND="values"),
-    *_ahead("compose", _compose, ("w", "mask", "w_bar", "out"), "mask", KIND="boolean"),
-    *_ahead("compose", _compose, ("w", "mask", "w_bar", "out"), "mask", KIND="bits"),
-    *_ahead("compose_owned", _compose_owned, ("v", "w_bar", "owner", "out"), "owner"),
+    *_ahead("compose", _compose, _COMPOSE | {"mask": "*"}, KIND="values"),
+    *_ahead("compose", _compose, _COMPOSE, KIND="boolean"),
+    *_ahead("compose", _compose, _COMPOSE, KIND="bits"),
+    *_ahead("compose_owned", _compose_owned, {"v": "*", "w_bar": "*", "owner": "*u8", "out": "*", "count": "i64"}),
+    *_ahead("task_weight", _task_weight, _TASK_WEIGHT),
 ]

@@ -16,6 +16,7 @@ from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton import _launch
 from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, Kernels, on_device_of
 from lps_kernels.backends.triton._numbers import narrow
+from lps_kernels.backends.triton._owners import with_kept
 from lps_kernels.backends.triton._selections import (
     CENTRE,
     FIELDS,
@@ -41,7 +42,7 @@ from lps_kernels.backends.triton._tables import entry, everywhere, pointer, row_
 from lps_kernels.backends.triton.bits import packed
 from lps_kernels.backends.triton.scores import score_groups
 from lps_kernels.backends.triton.select import LAST, STATE, THRESHOLD, select
-from lps_kernels.ops.scores import View, views_of, weighs
+from lps_kernels.ops.scores import View, group_score_kind, views_of
 
 _WARPS = 8
 
@@ -134,8 +135,7 @@ def _update_chunk(
     # Triton's unary minus is 0 - s, which makes +0.0 of +0.0.
     centre = tl.where(free, tl.where(kept, s, s * -1.0), shared - (s - shared))
     tl.store(pointer(row, CENTRE, DTYPE, ALIGNED) + begin + index, centre, mask=mask)
-    owner = (owner & 0x7F) | (kept.to(tl.uint8) << 7)
-    tl.store(pointer(row, OWNER, tl.uint8, ALIGNED) + begin + index, owner, mask=mask)
+    tl.store(pointer(row, OWNER, tl.uint8, ALIGNED) + begin + index, with_kept(owner, kept), mask=mask)
 
 
 @triton.jit
@@ -196,7 +196,7 @@ def project(
             tensor.contiguous(),
             view,
             region,
-            weighs(score),
+            group_score_kind(score),
             keep[layer],
             owner=owner[layer].contiguous() if owner else None,
             out=projected[layer],

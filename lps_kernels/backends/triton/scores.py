@@ -42,7 +42,7 @@ from lps_kernels.backends.triton._selections import (
     values_of,
 )
 from lps_kernels.backends.triton._tables import entry, pointer, row_of, runs_ended
-from lps_kernels.ops.scores import views_of, weighs
+from lps_kernels.ops.scores import group_score_kind, views_of
 
 _WARPS = 8
 
@@ -257,7 +257,7 @@ def group_scores(
             tensor.contiguous(),
             view,
             region,
-            weighs(score),
+            group_score_kind(score),
             owner=owner[layer].contiguous() if owner else None,
             out=scores[layer],
         )

@@ -1,4 +1,4 @@
-"""The masked proximal optimiser step in Triton: one launch for all layers, and one before it that reads a clock."""
+"""The masked proximal optimiser step in Triton: one launch for all layers, and one before it for a ``device_step``."""
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 # ruff: noqa: N803, SIM300
 
@@ -16,6 +16,7 @@ from lps_kernels._checks import STATE_FLOATS, check_contiguous, check_no_overlap
 from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton import _launch
 from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, Kernels, on_device_of, parts_of, registers
+from lps_kernels.backends.triton._owners import FREE, KEPT_BIT, is_free
 from lps_kernels.backends.triton._tables import entry, everywhere, pointer, row_of
 from lps_kernels.ops.step import MOVES, _named
 
@@ -24,7 +25,7 @@ COUNT, FIRST, EFFECTIVE, GRAD, V, W_BAR, CENTRE, OWNER, EXP_AVG, EXP_AVG_SQ = (t
 FIELDS = tl.constexpr(10)
 # More registers would leave half of the threads no place on a multiprocessor.
 _OPTIONS: dict[str, object] = {"num_warps": 8, **registers(64), **EXACT}
-_CLOCK_OPTIONS: dict[str, object] = {"num_warps": 1, **EXACT}
+_DEVICE_STEP_OPTIONS: dict[str, object] = {"num_warps": 1, **EXACT}
 
 
 @triton.jit
@@ -60,9 +61,9 @@ def _power(base, exponent):
 
 
 @triton.jit
-def _read_clock(clock, scales, beta1: tl.float64, beta2: tl.float64, lr: tl.float64):
+def _read_device_step(device_step, scales, beta1: tl.float64, beta2: tl.float64, lr: tl.float64):
     """What a step of Adam takes from its number: the step size, and what the root of the mean square is scaled by."""
-    step = tl.load(clock)
+    step = tl.load(device_step)
     tl.store(scales, tl.full((), lr, tl.float64) / (1.0 - _power(tl.full((), beta1, tl.float64), step)))
     tl.store(scales + 1, 1.0 / tl.sqrt(1.0 - _power(tl.full((), beta2, tl.float64), step)))
 
@@ -75,7 +76,7 @@ def _moving(owner, free, MOVES_WHICH: tl.constexpr):
     elif MOVES_WHICH == "free":
         moving = free
     else:
-        moving = owner == 0x80
+        moving = owner == (FREE | KEPT_BIT)
     return moving
 
 
@@ -116,7 +117,7 @@ def _adam_chunk(
 ):
     index = tl.arange(0, mask.shape[0])
     owner = tl.load(pointer(row, OWNER, tl.uint8, ALIGNED) + begin + index, mask=mask, other=0)
-    free = (owner & 0x7F) == 0
+    free = is_free(owner)
     moving = _moving(owner, free, MOVES_WHICH)
     w_bar = tl.load(pointer(row, W_BAR, DTYPE, ALIGNED) + begin + index, mask=mask, other=0)
     v_at = pointer(row, V, DTYPE, ALIGNED) + begin + index
@@ -159,7 +160,7 @@ def _adam(
     tau: tl.float64,
     step_size: tl.float64,
     inverse_root: tl.float64,
-    TIMED: tl.constexpr,
+    DEVICE_STEP: tl.constexpr,
     PROXIMAL: tl.constexpr,
     MOVES_WHICH: tl.constexpr,
     DTYPE: tl.constexpr,
@@ -170,7 +171,7 @@ def _adam(
     row, begin, rest = _chunk_of(table, rows, ROWS, BLOCK)
     size = tl.full((), step_size, tl.float64)
     inverse = tl.full((), inverse_root, tl.float64)
-    if TIMED:
+    if DEVICE_STEP:
         size = tl.load(scales)
         inverse = tl.load(scales + 1)
     scalars = (beta1, beta2, rest1, rest2, eps, rho, tau, size, inverse)
@@ -196,7 +197,7 @@ def _grad_chunk(
 ):
     index = tl.arange(0, mask.shape[0])
     owner = tl.load(pointer(row, OWNER, tl.uint8, ALIGNED) + begin + index, mask=mask, other=0)
-    free = (owner & 0x7F) == 0
+    free = is_free(owner)
     grad_at = pointer(row, GRAD, DTYPE, ALIGNED) + begin + index
     grad = tl.load(grad_at, mask=mask, other=0)
     if PROXIMAL:
@@ -279,12 +280,12 @@ def proximal_adam_(
     eps: float,
     rho: float,
     tau: float,
-    clock: Tensor | None = None,
+    device_step: Tensor | None = None,
 ) -> None:
-    """One masked proximal Adam step over all layers; a ``clock`` holds the number of the step on the device."""
+    """One masked proximal Adam step over all layers; a ``device_step`` holds the number of the step on the device."""
     op = "proximal_adam_"
     arguments = (effective, grad, v, w_bar, centre, owner, exp_avg, exp_avg_sq, moves, step, lr, beta1, beta2, eps)
-    REGISTRY[op].fake(*arguments, rho, tau, clock)
+    REGISTRY[op].fake(*arguments, rho, tau, device_step)
     written = _named(effective=effective, v=v, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
     for name, tensor in written:
         check_contiguous(op, name, tensor)
@@ -298,9 +299,9 @@ def proximal_adam_(
     table, programs, is_aligned = _table(lists, counts)
     with on_device_of(v[0]):
         scales = None
-        if clock is not None:
-            scales = torch.empty(2, dtype=torch.float64, device=clock.device)
-            _read_clock[(1,)](clock, scales, beta1, beta2, lr, **_CLOCK_OPTIONS)
+        if device_step is not None:
+            scales = torch.empty(2, dtype=torch.float64, device=device_step.device)
+            _read_device_step[(1,)](device_step, scales, beta1, beta2, lr, **_DEVICE_STEP_OPTIONS)
         _adam[(programs,)](
             table,
             scales,
@@ -312,9 +313,9 @@ def proximal_adam_(
             eps,
             rho,
             tau,
-            lr / (1 - beta1**step) if clock is None else 0.0,
-            1 / sqrt(1 - beta2**step) if clock is None else 0.0,
-            TIMED=clock is not None,
+            lr / (1 - beta1**step) if device_step is None else 0.0,
+            1 / sqrt(1 - beta2**step) if device_step is None else 0.0,
+            DEVICE_STEP=device_step is not None,
             PROXIMAL=len(centre) > 0,
             MOVES_WHICH=moves,
             DTYPE=FLOATS[v[0].dtype],
@@ -364,33 +365,33 @@ def proximal_grad_(
 
 
 def _ahead(
-    dtype: torch.dtype, moves: str, timed: bool = False, is_aligned: bool = True, proximal: bool = True
+    dtype: torch.dtype, moves: str, device_step: bool = False, is_aligned: bool = True, proximal: bool = True
 ) -> list[Ahead]:
     """Both kernels for 53 layers."""
-    changes = f"{', clock' * timed}{', unaligned' * (not is_aligned)}{', no centre' * (not proximal)}"
+    changes = f"{', device step' * device_step}{', unaligned' * (not is_aligned)}{', no centre' * (not proximal)}"
     name = f"[{FLOATS[dtype]}, {moves}{changes}]"
     shared = {"PROXIMAL": proximal, "MOVES_WHICH": moves, "DTYPE": FLOATS[dtype], "ALIGNED": is_aligned, "ROWS": 64}
     shared["BLOCK"] = _block(dtype)
     scalars = ("beta1", "beta2", "rest1", "rest2", "eps", "rho", "tau", "step_size", "inverse_root")
     adam = {"table": "*i64", "rows": "i32"} | dict.fromkeys(scalars, "fp64")
     grad = {"table": "*i64", "rows": "i32", "rho": "fp64", "tau": "fp64"}
-    constants: dict[str, object] = {"TIMED": timed, **shared}
-    if timed:
+    constants: dict[str, object] = {"DEVICE_STEP": device_step, **shared}
+    if device_step:
         adam["scales"] = "*fp64"
     else:
         constants["scales"] = None
     return [
         Ahead(f"proximal_adam{name}", _adam, adam, constants, _OPTIONS),
-        *([] if timed else [Ahead(f"proximal_grad{name}", _grad, grad, shared, _OPTIONS)]),
+        *([] if device_step else [Ahead(f"proximal_grad{name}", _grad, grad, shared, _OPTIONS)]),
     ]
 
 
-_CLOCK_TYPES = {"clock": "*i64", "scales": "*fp64", "beta1": "fp64", "beta2": "fp64", "lr": "fp64"}
+_DEVICE_STEP_TYPES = {"device_step": "*i64", "scales": "*fp64", "beta1": "fp64", "beta2": "fp64", "lr": "fp64"}
 KERNELS: Kernels = {"proximal_adam_": proximal_adam_, "proximal_grad_": proximal_grad_}
 AOT = [
-    Ahead("read_clock", _read_clock, _CLOCK_TYPES, {}, _CLOCK_OPTIONS),
+    Ahead("read_device_step", _read_device_step, _DEVICE_STEP_TYPES, {}, _DEVICE_STEP_OPTIONS),
     *(ahead for dtype in STATE_FLOATS for moves in MOVES for ahead in _ahead(dtype, moves)),
-    *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, "all", timed=True)),
+    *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, "all", device_step=True)),
     *_ahead(torch.float32, "kept", is_aligned=False),
     *_ahead(torch.float32, "all", proximal=False),
 ]

@@ -90,6 +90,17 @@ FAULTS = [
         sample="size 33, bits mask",
     ),
     Fault(
+        "compose",
+        "out of bounds",
+        "compose.cuh",
+        where="load_pack<kBitPack>(owner, place);",
+        old="bits[place.first / 8]",
+        new="bits[place.first / 8 + 1]",
+        unit="compose.cu",
+        op="task_weight",
+        sample="size 33",
+    ),
+    Fault(
         "step",
         "missing barrier",
         "step.cuh",
