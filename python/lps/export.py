@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from lps.artifact.atomic import write_atomically
-from lps.artifact.one_task import single_task
+from lps.artifact.one_task import one_task
 from lps.artifact.read import load
 from lps.cli import COMMANDS, Parser, check_output, guarded
 from lps.errors import ConfigError, LPSError
@@ -66,7 +66,7 @@ def _main(arguments: list[str]) -> int:
     net = load(file)
     net.check_task(options.task)
     if options.format == "lps":
-        single_task(net, options.task).save(output)  # which checks the digest
+        one_task(net, options.task).save(output)  # which checks the digest
         checked = "the digest is unchanged"
     else:
         shape = input_shape(net, file, options.input_shape)
