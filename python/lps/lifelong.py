@@ -290,7 +290,8 @@ class Lifelong(nn.Module):
         self.learnt, self.metadata, self.pattern, self.sharing = twin.learnt, twin.metadata, twin.pattern, twin.sharing
         if self.learnt:
             self.requires_grad_(False)
-        self.heads.train(self.training)
+        for module in (self.partitions, self.heads, self.private):
+            module.train(self.training)
         self._freeze_norm_statistics()
         super()._load_from_state_dict(state_dict, prefix, *args)
 

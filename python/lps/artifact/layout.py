@@ -242,14 +242,14 @@ def sha256(tensor: Tensor) -> str:
     return hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy().data).hexdigest()
 
 
-def compare(what: str, expected: Mapping[str, str], got: Mapping[str, str]) -> None:
+def compare(what: str, expected: Mapping[str, str], got: Mapping[str, str], where: str = "") -> None:
     """Refuse names or forms that differ from the expected ones."""
     for name, wanted in expected.items():
         if got.get(name) != wanted:
-            refuse(f"expected {what} {name} to be {wanted}, got {got.get(name, 'none')}")
+            refuse(f"{where}expected {what} {name} to be {wanted}, got {got.get(name, 'none')}")
     for name, surplus in got.items():
         if name not in expected:
-            refuse(f"expected no {what} {name}, got {surplus}")
+            refuse(f"{where}expected no {what} {name}, got {surplus}")
 
 
 def check_form(tensors: Mapping[str, Tensor], name: str, expected: str) -> Tensor:

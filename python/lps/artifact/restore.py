@@ -45,27 +45,28 @@ def check_fit(net: Lifelong, part: Part) -> None:
 
 def _check_order(what: str, names: Sequence[str], got: Sequence[str]) -> None:
     if names != got:
-        refuse(f"expected each {what} once, in the order {', '.join(names)}, got {', '.join(got) or 'none'}")
+        wanted, found = (", ".join(some) or "none" for some in (names, got))
+        refuse(f"{what}s: expected {wanted}, in this order, got {found}")
 
 
 def make_head(
     number: int, task: TaskEntry, features: int, like: Tensor, factory: Head | None, advice: str
 ) -> nn.Module:
     """A head of the right form, with any values, on the device and of the dtype of the weights."""
-    what = f"task {number} ({task.name}): head"
+    where = f"task {number} ({task.name}): head: "
     forms = {tensor.name: str(tensor) for tensor in task.head.tensors}
     if task.head.kind == "linear":
         # On the meta device: the shapes are compared before memory is taken for them.
         head: nn.Module = nn.Linear(features, task.classes, "bias" in forms, device="meta", dtype=like.dtype)
-        compare(f"{what}: tensor", forms, _forms(head))
+        compare("tensor", forms, _forms(head), where)
         return head.to_empty(device=like.device)
     if factory is None:
-        refuse(f"{what}: it is not a Linear layer, so that it cannot be made from the file alone; {advice}")
+        refuse(f"{where}it is not a Linear layer, so that it cannot be made from the file alone; {advice}")
     head = factory(features, task.classes)
     if not isinstance(head, nn.Module):
-        refuse(f"{what}: expected the factory to make an nn.Module, got {type(head).__name__}")
+        refuse(f"{where}expected the factory to make an nn.Module, got {type(head).__name__}")
     head.to(like.device, like.dtype)
-    compare(f"{what}: tensor", forms, _forms(head))
+    compare("tensor", forms, _forms(head), where)
     return head
 
 

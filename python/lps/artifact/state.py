@@ -50,10 +50,10 @@ def _fill(net: Lifelong, state: Mapping[str, Any], heads: Sequence[nn.Module]) -
     version_of(text)
     manifest = decoded(text, Manifest)
     part, tasks = only_part(manifest), manifest.tasks
-    for name in ("features", "exclude", "norms"):
-        expected, got = getattr(part, name), getattr(net, name)
-        if (list(got) if name == "exclude" else got) != expected:
-            refuse(f"{name}: the state has {expected}, this network {got}; make it with the same")
+    ours = {"features": net.features, "exclude": list(net.exclude), "norms": net.norms}
+    for name, got in ours.items():
+        if got != getattr(part, name):
+            refuse(f"{name}: the state has {getattr(part, name)}, this network {got}; make it with the same")
     check_fit(net, part)
     net.pattern, net.sharing = part.pattern, part.sharing
     net.check_modes()
@@ -70,12 +70,16 @@ def _fill(net: Lifelong, state: Mapping[str, Any], heads: Sequence[nn.Module]) -
         net.heads.append(make_head(number, task, net.features, like, factory, "put one like it into net.heads first"))
         net.add_private(private)
     mine, theirs = _tensors(net.state_dict()), _tensors(state)
-    compare("entry", {name: form(tensor) for name, tensor in mine.items()}, {n: form(t) for n, t in theirs.items()})
+    compare("entry", _forms(mine), _forms(theirs))
     for name, tensor in mine.items():
         tensor.copy_(theirs[name])
     add_learnt(net, tasks)
 
 
-def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
+def _tensors(state: Mapping[str, Any]) -> dict[str, Any]:
     """Without the entries that are not parameters or buffers: ours, and what a user's module may add."""
     return {name: value for name, value in state.items() if not name.endswith(ENTRY)}
+
+
+def _forms(state: Mapping[str, Any]) -> dict[str, str]:
+    return {name: form(v) if isinstance(v, Tensor) else type(v).__name__ for name, v in state.items()}
