@@ -1,4 +1,4 @@
-"""One operator on one network: who runs it, how many bytes that moves and what it computes."""
+"""One operator on one network: its runners, the bytes it moves and the flops it computes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CPU = Device()
 
 
 def runners(op: str, device: Device = CPU) -> list[str]:
-    """Everyone who can do the operator's work there: our own backends, then its peers."""
+    """What can run the operator's work on this device: our own backends, then its peers."""
     # numpy does not reach a GPU's memory.
     peers = [peer for peer in PEERS.get(op, {}) if not (device.on_gpu and peer.startswith("np."))]
     return [*device.backends(REGISTRY[op]), *peers]
@@ -27,7 +27,7 @@ def runners(op: str, device: Device = CPU) -> list[str]:
 class Traffic:
     """Bytes of one pass over a workload: the least that must move, those touched at all, and those written.
 
-    ``flops`` are those that have to be computed.
+    ``flops`` are the least that must be computed.
     """
 
     moved: int

@@ -37,8 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     # `python -m benchmarks --device cuda` is short for the table there.
     options = _parser().parse_args(["table", *given] if given[:1] == ["--device"] else given)
     try:
-        commands = {"table": _table, "figures": _figures, "costs": _costs, "picture": _picture}
-        return commands[options.command](options)
+        code: int = options.run(options)
+        return code
     except (UnmeasurableError, ValueError) as error:
         print(f"benchmarks {options.command}: {error}", file=sys.stderr)
         return REFUSED
@@ -50,7 +50,7 @@ def _parser() -> _Parser:
         description="Time the native operators side by side with their peers, on two threads. Every operator is first "
         "checked against its reference; one that is wrong is not timed.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{table,figures,costs,picture}")
+    commands = parser.add_subparsers(dest="command", required=True)
     table = commands.add_parser(
         "table",
         help="operators x networks: p50, spread, GB/s, share of the roofline, GFLOP/s, ratios to peers",
@@ -59,6 +59,7 @@ def _parser() -> _Parser:
         "computed, and how many times faster than the reference and each peer it is. Everything takes about a quarter "
         "of an hour. With --device cuda the CUDA kernels (else the Triton ones) stand in the first place.",
     )
+    table.set_defaults(run=_table)
     table.add_argument("--device", choices=DEVICES, default="cpu", help="where to time (default: cpu)")
     table.add_argument("--dtype", choices=list(DTYPES), default="float32", metavar="DTYPE",
                        help=f"of the floats: {', '.join(DTYPES)}; operators without it are left out")  # fmt: skip
@@ -73,6 +74,7 @@ def _parser() -> _Parser:
         help="the figures that have a bound; exits 1 if one falls short",
         description="Measure one group of figures and print each beside its bound. Exits 1 if one falls short.",
     )
+    figures.set_defaults(run=_figures)
     figures.add_argument("group", choices=list(GROUPS), metavar="GROUP", help=f"one of: {', '.join(GROUPS)}")
     figures.add_argument("--picture", type=Path, metavar="FILE", help="draw the figures into this SVG file")
     costs_parser = commands.add_parser(
@@ -81,12 +83,14 @@ def _parser() -> _Parser:
         description="Time layers in every format a cut-out may hold them in, beside the model by which it chooses, and "
         "say how often the model is right and what its mistakes cost. Takes about two minutes.",
     )
+    costs_parser.set_defaults(run=_costs)
     costs_parser.add_argument("--save", type=Path, metavar="FILE", help="store the rows as JSON, to fit the model to")
     picture = commands.add_parser(
         "picture",
         help="the accuracies of a run of lps.train",
         description="Draw the accuracy of every task after each later one.",
     )
+    picture.set_defaults(run=_picture)
     picture.add_argument("results", type=Path, metavar="RESULTS", help="results.json of a run")
     picture.add_argument("picture", type=Path, metavar="FILE", help="SVG file to write")
     return parser

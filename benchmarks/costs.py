@@ -41,7 +41,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Row:
+class FormatTiming:
     """Seconds of one layer with one mask in each format, as measured and as expected."""
 
     place: str
@@ -95,10 +95,10 @@ def places() -> Iterator[Place]:
             yield Place(nn.Conv2d(channels, outputs, 3), (batch, channels, side, side))
 
 
-def print_costs() -> list[Row]:
+def print_costs() -> list[FormatTiming]:
     """Print every row as soon as its place is measured, then what the model's choices are worth."""
     print("ms in each format: measured (expected); then what the model takes")
-    rows: list[Row] = []
+    rows: list[FormatTiming] = []
     for place in places():
         for row in measure_place(place, SECONDS):
             print(row, flush=True)
@@ -108,7 +108,7 @@ def print_costs() -> list[Row]:
 
 
 @torch.inference_mode()
-def measure_place(place: Place, budget: float) -> list[Row]:
+def measure_place(place: Place, budget: float) -> list[FormatTiming]:
     """All densities and patterns of one layer, its callables in turns for about ``budget`` seconds each.
 
     A format's time depends on what it holds only, so ten callables serve eight rows: dense and, for irregular weights,
@@ -137,7 +137,7 @@ def measure_place(place: Place, budget: float) -> list[Row]:
             "sparse": times[f"sparse {density}"],
         }
         expected: dict[Format, float] = {format: seconds(format, layer.work) for format in FORMATS}
-        rows.append(Row(place.name, pattern, density, layer.work, measured, expected))
+        rows.append(FormatTiming(place.name, pattern, density, layer.work, measured, expected))
     return rows
 
 
@@ -156,7 +156,7 @@ def _flags(weight: Tensor, pattern: str, share: float, generator: torch.Generato
     return flags.view(1, -1, 1).expand(view).reshape(weight.shape)
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[FormatTiming]) -> str:
     """How often the model takes the fastest format and how much time it loses against always taking that."""
     right = sum(row.choice == row.fastest for row in rows)
     taken = sum(row.measured[row.choice] for row in rows)
@@ -171,6 +171,6 @@ def summary(rows: Sequence[Row]) -> str:
     )
 
 
-def save(path: Path, rows: Sequence[Row]) -> None:
+def save(path: Path, rows: Sequence[FormatTiming]) -> None:
     """Write the rows as JSON, for fitting."""
     path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from benchmarks.peers import UnavailableError
 from benchmarks.timing import Thunk, Timing, time_calls
 
-# Without its dependencies, which want versions that nobody has any more; these are the ones that it needs to run.
+# Without its dependencies, which ask for versions that are no longer published; it runs with these.
 INSTALL = (
     ["--no-deps", "deepsparse==1.8.0"],
     ["onnx==1.14.1", "numpy==1.26.4", "sparsezoo==1.8.1", "tqdm", "pydantic", "requests", "click", "protobuf"],

@@ -1,4 +1,4 @@
-"""DeepSparse in a process of its own: reads a JSON object a line, answers with one a line.
+"""DeepSparse in a process of its own: reads one JSON object per line and answers each with one line.
 
 Run by the Python of DeepSparse's own virtual environment, which has none of this project's packages.
 

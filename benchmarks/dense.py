@@ -21,7 +21,7 @@ Run = Callable[[], Tensor]
 
 
 def dense_runs(network: nn.Module, inputs: Tensor) -> tuple[dict[str, Run], str | None]:
-    """Everyone who runs the whole network on these inputs, and why ONNX Runtime does not; None where it does."""
+    """Runners of the whole network on these inputs, and why ONNX Runtime is not among them; None where it is."""
     runs: dict[str, Run] = {"torch": partial(network, inputs)}
     if inputs.dim() == 4:
         images = inputs.contiguous(memory_format=torch.channels_last)

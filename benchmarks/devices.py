@@ -37,12 +37,11 @@ class Device:
 
     def why_not(self) -> str | None:
         """Why our kernels cannot be timed here; None where they can."""
-        if not self.on_gpu:
-            return why_not_active("native")
-        if not torch.cuda.is_available():
+        if self.on_gpu and not torch.cuda.is_available():
             return f"torch {torch.__version__} sees no GPU"
-        reasons = {backend: why_not_active(backend) for backend in ("cuda", "triton")}
-        return None if None in reasons.values() else "; ".join(f"{name}: {why}" for name, why in reasons.items())
+        ours = [backend for backend in lps_kernels.backends() if backend.device == self.name]
+        active = any(backend.active for backend in ours)
+        return None if active else "; ".join(f"{backend.name}: {backend.reason}" for backend in ours)
 
     def backends(self, op: Op) -> dict[str, Callable[..., Any]]:
         """Our own implementations; ratios are relative to the first."""

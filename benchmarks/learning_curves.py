@@ -1,4 +1,4 @@
-"""The accuracies of a run as a picture: one line a task, from the day it was learnt to the end."""
+"""The accuracies of a run as a picture: one line per task, from when it was learnt to the end."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Roofline:
     thunks: dict[str, Thunk]
 
     def bandwidth(self, timings: Mapping[str, Timing]) -> float:
-        """Bytes a second of the fastest of them."""
+        """Bytes per second of the fastest of them."""
         return self.bytes / fastest({name: timings[name] for name in self.thunks}).p50
 
 
@@ -69,7 +69,7 @@ def writers(x: Tensor) -> dict[str, Thunk]:
 
 
 def roofline(working_set: int, written_share: float, device: str = "cpu") -> Roofline:
-    """What a kernel is held against that touches so many bytes and writes that share of those it moves."""
+    """Callables that measure the bandwidth at this working set (bytes) and share of writes among the bytes moved."""
     # Whole rows in halves and in thirds, so that each callable moves the same bytes.
     unit = 6 * ROW
     elements = max(unit, min(LARGEST, working_set) // 4 // unit * unit)

@@ -27,7 +27,7 @@ HEADER = (
 
 
 @dataclass(frozen=True)
-class Row:
+class OperatorTiming:
     """One operator on one network. Times are in seconds; a ratio is a peer's p50 over that of our first backend."""
 
     op: str
@@ -51,7 +51,7 @@ class Row:
         )
 
 
-def measure_row(op: str, network: str, device: Device = CPU) -> Row:
+def measure_row(op: str, network: str, device: Device = CPU) -> OperatorTiming:
     """Time our backends, the reference, the peers and the roofline in turns."""
     here = case(op, network, device)
     traffic = here.traffic()
@@ -72,12 +72,15 @@ def measure_row(op: str, network: str, device: Device = CPU) -> Row:
     speed = traffic.moved / best.p50
     share = speed / limit.bandwidth(timings)
     ratios = {runner: timings[runner].p50 / best.p50 for runner in functions if runner != ours}
-    return Row(op, network, best.p50, best.p10, best.p90, speed, share, traffic.flops / best.p50, ratios)
+    return OperatorTiming(op, network, best.p50, best.p10, best.p90, speed, share, traffic.flops / best.p50, ratios)
 
 
 def print_table(
-    ops: Iterable[str], networks: Iterable[str], stored: dict[tuple[str, str], Row] | None, device: Device = CPU
-) -> list[Row]:
+    ops: Iterable[str],
+    networks: Iterable[str],
+    stored: dict[tuple[str, str], OperatorTiming] | None,
+    device: Device = CPU,
+) -> list[OperatorTiming]:
     """Print each row as soon as it is measured; an operator that fails its check gets its failure instead."""
     print(HEADER)
     rows = []
@@ -99,7 +102,7 @@ def print_table(
     return rows
 
 
-def change(before: Row | None, now: Row) -> str:
+def change(before: OperatorTiming | None, now: OperatorTiming) -> str:
     """How shares and ratios moved; times of two runs are not compared, the machine may have changed between them."""
     if before is None:
         return "not in the stored run"
@@ -111,7 +114,7 @@ def change(before: Row | None, now: Row) -> str:
     return "stored: " + "  ".join(parts)
 
 
-def save(path: Path, rows: list[Row], threads: int, device: Device = CPU) -> None:
+def save(path: Path, rows: list[OperatorTiming], threads: int, device: Device = CPU) -> None:
     """Write the rows and what they were measured with as JSON."""
     versions = {"torch": torch.__version__, "lps_kernels": lps_kernels.__version__}
     versions["device"] = torch.cuda.get_device_name() if device.on_gpu else "cpu"
@@ -120,7 +123,7 @@ def save(path: Path, rows: list[Row], threads: int, device: Device = CPU) -> Non
     path.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def load(path: Path) -> dict[tuple[str, str], Row]:
+def load(path: Path) -> dict[tuple[str, str], OperatorTiming]:
     """The rows of a stored run; raises ValueError, in one sentence, on anything that is not one."""
     try:
         content = json.loads(path.read_text())
@@ -133,12 +136,12 @@ def load(path: Path) -> dict[tuple[str, str], Row]:
     entries = content.get("rows")
     if not isinstance(entries, list) or not all(map(_is_row, entries)):
         raise ValueError(f"{path} is damaged: a row lacks a field or has one of the wrong type")
-    rows = [Row(**entry) for entry in entries]
+    rows = [OperatorTiming(**entry) for entry in entries]
     return {(row.op, row.network): row for row in rows}
 
 
 def _is_row(entry: Any) -> bool:
-    if not isinstance(entry, dict) or entry.keys() != {field.name for field in fields(Row)}:
+    if not isinstance(entry, dict) or entry.keys() != {field.name for field in fields(OperatorTiming)}:
         return False
     numbers = [value for key, value in entry.items() if key not in ("op", "network", "flops_per_second", "ratios")]
     if not isinstance(entry["ratios"], dict) or not isinstance(entry["flops_per_second"], int | float):

@@ -22,8 +22,8 @@ from lps_kernels._selftest import failure
 
 SECONDS = 1.0
 ROOFLINE_SECONDS = 0.2
-# Their stable sorts take 20 to 30 s a call.
-SLOW = {("project", "64m", "reference"), ("admm_update_", "64m", "reference")}
+# A call that takes longer is timed once: the stable sorts of the references take 20 to 30 s on the largest layer.
+SLOW_SECONDS = 5.0
 
 
 def _parameters() -> Iterator[object]:
@@ -52,10 +52,9 @@ def test_kernel(benchmark: Any, op: str, network: str, runner: str) -> None:  # 
         run = here.thunk(runner)
     except UnavailableError as error:
         pytest.skip(f"{runner} does not run here: {error}")
-    if (op, network, runner) in SLOW:
+    if time_call(run) > SLOW_SECONDS:
         benchmark.pedantic(run, rounds=1)
         return
-    run()
     rounds = max(3, min(200, int(SECONDS / time_call(run))))
     benchmark.pedantic(run, rounds=rounds)
     if runner == "native" and not benchmark.disabled:

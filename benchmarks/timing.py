@@ -39,7 +39,7 @@ def use_two_threads() -> int:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call takes: the fastest, the median of all calls, and what a tenth of them stay below and above."""
+    """Seconds per call: the fastest, the median of all calls, and what a tenth of them stay below and above."""
 
     best: float
     p50: float
@@ -53,7 +53,7 @@ class Timing:
         return cls(best=min(seconds), p50=tenths[4], p10=tenths[0], p90=tenths[8])
 
     def scaled(self, factor: float) -> Timing:
-        """Of a call that does so many times as much, at the same speed."""
+        """Of a call with ``factor`` times the work, at the same speed."""
         return Timing(factor * self.best, factor * self.p50, factor * self.p10, factor * self.p90)
 
     @property

@@ -245,7 +245,7 @@ inline void add_spans(std::vector<Span>& spans, const char* argument, const std:
 // No written tensor shares memory with any other argument. Callers list written tensors first.
 inline void check_no_overlap(const char* op, std::vector<Span> spans) {
   std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
-  const Span *any = nullptr, *written = nullptr;  // who reaches furthest so far
+  const Span *any = nullptr, *written = nullptr;  // which reach furthest so far
   for (const Span& span : spans) {
     if (span.begin == span.end) continue;
     if (span.writes && any != nullptr && span.begin < any->end) {

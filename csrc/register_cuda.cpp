@@ -21,7 +21,7 @@ constexpr size_t kTables = 256;
 // training are the same at every step.
 class Tables {
  public:
-  // `model` is on the device of the stream. Whoever holds what is returned keeps it from being given out again.
+  // `model` is on the device of the stream. Memory that is returned is not reused while the caller holds it.
   Tensor find(const Tensor& model, void* stream, const void* table, int64_t bytes) {
     std::string key(static_cast<const char*>(table), static_cast<size_t>(bytes));
     // A copy that one stream has been given is not there yet for another.

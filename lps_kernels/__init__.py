@@ -4,50 +4,16 @@ Every operator has a readable reference that runs on any device; faster backends
 :func:`backends` says which are and why others are not.
 """
 
-from lps_kernels._version import __version__
-from lps_kernels.backends import Backend, backends
-from lps_kernels.ops import (
-    View,
-    admm_update_,
-    compose,
-    compose_owned,
-    group_scores,
-    group_view,
-    masked_linear,
-    pack_bits,
-    project,
-    proximal_adam_,
-    proximal_grad_,
-    sparse_conv,
-    sparse_linear,
-    structured_conv1d,
-    structured_conv2d,
-    structured_linear,
-    unpack_bits,
-)
-from lps_kernels.optim import Layer, ProximalAdam
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Backend",
-    "Layer",
-    "ProximalAdam",
-    "View",
-    "__version__",
-    "admm_update_",
-    "backends",
-    "compose",
-    "compose_owned",
-    "group_scores",
-    "group_view",
-    "masked_linear",
-    "pack_bits",
-    "project",
-    "proximal_adam_",
-    "proximal_grad_",
-    "sparse_conv",
-    "sparse_linear",
-    "structured_conv1d",
-    "structured_conv2d",
-    "structured_linear",
-    "unpack_bits",
-]
+from lps_kernels import ops
+from lps_kernels._version import __version__ as __version__
+from lps_kernels.backends import Backend as Backend
+from lps_kernels.backends import backends as backends
+from lps_kernels.ops import *  # noqa: F403 - every public operator, and only those: its __all__ is the registry's
+from lps_kernels.optim import ProximalAdam as ProximalAdam
+from lps_kernels.optim import WeightState as WeightState
+
+if not TYPE_CHECKING:  # as in lps_kernels.ops
+    __all__ = ["Backend", "ProximalAdam", "WeightState", "__version__", "backends"]
+    __all__ += ops.__all__

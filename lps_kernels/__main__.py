@@ -40,9 +40,7 @@ def _kernel(name: str, device: str) -> str:
     """The backend that serves the operator on this device."""
     if not torch._C._dispatch_has_kernel_for_dispatch_key(f"lps::{name}", device.upper()):
         return "reference"
-    if device == "cpu":
-        return "native"
-    return next(backend.name for backend in lps_kernels.backends() if backend.active and backend.name != "native")
+    return next(backend.name for backend in lps_kernels.backends() if backend.active and backend.device == device)
 
 
 if __name__ == "__main__":

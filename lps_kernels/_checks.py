@@ -78,7 +78,7 @@ def check_choice(op: str, argument: str, value: str, choices: Sequence[str]) -> 
 
 
 def check_length(op: str, argument: str, values: Sequence[object], layers: int, what: str) -> None:
-    """One entry a layer."""
+    """One entry per layer."""
     refuse_unless(len(values) == layers, op, argument, f"{layers} {what} (one a layer)", len(values))
 
 
@@ -93,7 +93,7 @@ def check_no_overlap(op: str, written: Sequence[tuple[str, Tensor]], read: Seque
     arguments = [(name, tensor, True) for name, tensor in written] + [(name, tensor, False) for name, tensor in read]
     spans = [(*_span(tensor), name, writes) for name, tensor, writes in arguments if tensor.numel() > 0]
     spans.sort(key=lambda span: span[0])
-    # Furthest byte reached so far, by anyone and by written tensors alone, and who reaches it.
+    # Furthest byte reached so far, by any tensor and by written ones, and the tensor that reaches it.
     any_end, any_name, written_end, written_name = 0, "", 0, ""
     for begin, end, name, writes in spans:
         if writes and begin < any_end:

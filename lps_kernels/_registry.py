@@ -2,18 +2,20 @@
 
 A file in ``lps_kernels/ops`` calls :func:`declare` once per operator. The schema, the readable reference (which is
 also the default kernel on every device), the shape function for tracing, autograd, sample inputs, refused inputs,
-tolerance and cost stand side by side there. Tests, benchmarks and the self-test walk :data:`REGISTRY`.
+tolerance, cost and how it runs on a GPU stand side by side there. Tests, benchmarks, the self-test and ``__all__`` come
+from :data:`REGISTRY`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 Args = tuple[Any, ...]
+Sums = Literal["groups", "products"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,8 @@ class Sample:
 class BadInput:
     """One call that must be refused with exactly this ``message``, leaving every argument as it was.
 
-    ``reads_values`` is True where only the values of tensors tell: kernels on a GPU do not wait for those and take
-    them on trust.
+    ``reads_values`` is True where only the values of tensors show the error: kernels on a GPU do not wait for
+    those and do not check them.
     """
 
     name: str
@@ -71,6 +73,16 @@ class Op:
     cost: Callable[..., Cost]
     workload: Callable[[Sequence[tuple[int, ...]]], list[Args]]
     """Benchmark calls that together process layers of the given shapes once."""
+    sums: Sums | None
+    """What each backend sums in an order of its own: weights of groups, or products of matrices. Its results then agree
+    with the reference within the tolerance; without sums they have the reference's bits."""
+    launches: int
+    """Kernels that one CUDA call launches in the steady state; a product that splits its depth takes up to two more."""
+    tensor_cores: bool
+    """Whether the CUDA kernels multiply fp32, fp16 and bf16 on tensor cores (compiled so; nothing has run on a GPU)."""
+    public: bool
+    """Whether ``lps_kernels`` has a function of this name. A form that writes into ``out`` is reached through the
+    function without the suffix."""
 
     @property
     def overload(self) -> Any:
@@ -95,6 +107,10 @@ def declare(
     workload: Callable[[Sequence[tuple[int, ...]]], list[Args]],
     mutates: tuple[str, ...] = (),
     differentiable: tuple[str, ...] = (),
+    sums: Sums | None = None,
+    launches: int = 1,
+    tensor_cores: bool = False,
+    public: bool = True,
     setup_context: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
@@ -106,7 +122,7 @@ def declare(
         if backward is not None:
             definition.register_autograd(backward, setup_context=setup_context)
     else:
-        # Needing neither, the operator is spared custom_op's detour through Python: 8 instead of 22 us a call.
+        # Needing neither, the operator avoids custom_op's detour through Python: 8 instead of 22 us per call.
         torch.library.define(f"lps::{name}", schema, tags=torch.Tag.pt2_compliant_tag)
         # Without a gradient on every backend: torch's warning on backward then means the same everywhere.
         torch.library.impl(f"lps::{name}", "default", torch.no_grad()(reference))
@@ -124,6 +140,10 @@ def declare(
         tolerance=tolerance,
         cost=cost,
         workload=workload,
+        sums=sums,
+        launches=launches,
+        tensor_cores=tensor_cores,
+        public=public,
     )
     REGISTRY[name] = op
     overload: Callable[..., Any] = op.overload

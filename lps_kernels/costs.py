@@ -46,8 +46,8 @@ _RATES: dict[Format, _Rates] = {
     "structured": _Rates(14.5e-6, 159e9, 22e9, 19e9, 7.5e9),
     "sparse": _Rates(18e-6, 101e9, 22e9, 8.4e9, 6.5e9),
 }
-# A few examples of a sparse linear layer are multiplied along its inputs: weights a second, there or not; what each
-# further example adds to that; and weights a second that are there.
+# A few examples of a sparse linear layer are multiplied along its inputs: weights per second, zeros included;
+# what each further example adds to that; and nonzero weights per second.
 _FEW = 4
 _SPREAD, _FURTHER, _VALUES = 38e9, 0.2, 31e9
 _LANES = 16  # positions that a sparse weight meets at a time

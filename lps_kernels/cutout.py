@@ -1,4 +1,4 @@
-"""One task, cut out of a lifelong network: a plain module with a table of what became of its layers."""
+"""One task, cut out of a lifelong network: a plain module with a table of its layers' formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """What became of one layer."""
+    """Format, shape and cost of one layer of a cut-out."""
 
     name: str
     format: (
@@ -39,7 +39,7 @@ class LayerSummary:
 class Cutout(nn.Module):
     """Maps inputs to the logits of one task; made by ``lps.Lifelong.extract``.
 
-    ``layers`` tells what became of each layer, ``notes`` which places kept their shape and why.
+    ``layers`` describes each layer, ``notes`` say which places kept their shape and why.
     """
 
     def __init__(self, network: nn.Module, layers: Sequence[LayerSummary], notes: Sequence[str]) -> None:

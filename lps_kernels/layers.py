@@ -1,7 +1,7 @@
 """Layers with packed weights, for inference: what a task that was cut out of a network is made of.
 
 They hold buffers and no parameters, so nothing in them trains. Buffers are registered in the order of the operator's
-arguments and handed over as they stand: looking each one up by its name takes a third of a small layer's time.
+arguments and passed in that order: looking each one up by its name takes a third of a small layer's time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StructuredLinear(nn.Module):
         self.register_buffer("bias", _copied(bias))
 
     def forward(self, x: Tensor) -> Tensor:
-        """As ``nn.Linear``, with ReLU if so made."""
+        """As ``nn.Linear``, with ReLU if ``relu``."""
         y: Tensor = structured_linear(x, *self._buffers.values(), self.out_features, self.relu)
         return y
 
@@ -121,7 +121,7 @@ class SparseLinear(nn.Module):
         self.register_buffer("bias", _copied(bias))
 
     def forward(self, x: Tensor) -> Tensor:
-        """As ``nn.Linear``, with ReLU if so made."""
+        """As ``nn.Linear``, with ReLU if ``relu``."""
         y: Tensor = sparse_linear(x, *self._buffers.values(), self.out_features, self.relu)
         return y
 

@@ -13,7 +13,7 @@ from lps_kernels.ops.step import MOVES, proximal_adam_
 
 
 @dataclass
-class Layer:
+class WeightState:
     """The training state of one prunable weight; all tensors have the shape of ``effective``.
 
     ``effective`` is the module's own parameter, whose ``grad`` the step reads. ``v`` holds W where free and M where
@@ -42,7 +42,7 @@ class ProximalAdam(torch.optim.Optimizer):
 
     def __init__(
         self,
-        layers: Iterable[Layer],
+        layers: Iterable[WeightState],
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -103,7 +103,7 @@ class ProximalAdam(torch.optim.Optimizer):
         if group["capturable"]:
             self._capturable_step(group)
             return loss
-        by_step: dict[int, list[Layer]] = {}
+        by_step: dict[int, list[WeightState]] = {}
         for layer in self.layers:
             if layer.effective.grad is not None:
                 by_step.setdefault(int(self._state_of(layer)["step"].item()) + 1, []).append(layer)
@@ -122,7 +122,7 @@ class ProximalAdam(torch.optim.Optimizer):
         self._step_layers(layers, 1, group, clock)
         torch._foreach_add_(counts, 1)
 
-    def _state_of(self, layer: Layer) -> dict[str, Any]:
+    def _state_of(self, layer: WeightState) -> dict[str, Any]:
         state: dict[str, Any] = self.state[layer.effective]
         if not state:
             capturable = self.param_groups[0]["capturable"]
@@ -131,7 +131,9 @@ class ProximalAdam(torch.optim.Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(layer.v, memory_format=torch.contiguous_format)
         return state
 
-    def _step_layers(self, layers: list[Layer], step: int, group: dict[str, Any], clock: Tensor | None = None) -> None:
+    def _step_layers(
+        self, layers: list[WeightState], step: int, group: dict[str, Any], clock: Tensor | None = None
+    ) -> None:
         pulled = group["rho"] != 0 or group["tau"] != 0
         proximal_adam_(
             [layer.effective for layer in layers],

@@ -1,8 +1,8 @@
 """How weights lie in memory for the inference operators, and back.
 
 Weights are packed once, when a task is cut out; operators and their references read the packed form. A linear layer
-stands in panels of 16 outputs, a convolution in panels of 6 filters, irregular weights in blocks of 256 rows and 128
-columns with one bit a weight. Everything here is bookkeeping in torch: no values are computed.
+is stored in panels of 16 outputs, a convolution in panels of 6 filters, irregular weights in blocks of 256 rows and 128
+columns with one bit per weight. Everything here is bookkeeping in torch: no values are computed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PANEL = 16
 FILTERS = 6
 SPARSE_ROWS = 256
 SPARSE_DEPTH = 128
-# Kernels read whole vectors of values: so many zeros stand behind the last.
+# Kernels read whole vectors of values: this many zeros follow the last.
 SPARSE_SLACK = 16
 
 

@@ -20,25 +20,19 @@ from lps_kernels._selftest import LARGEST_TERM
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 OPS = list(REGISTRY.values())
-# Backends may take these sums in another order; everything else is specified to the bit.
-SUMMED = {
-    "group_scores",
-    "structured_linear",
-    "masked_linear",
-    "structured_conv1d",
-    "structured_conv2d",
-    "sparse_linear",
-    "sparse_conv",
-}
-PRODUCTS = SUMMED - {"group_scores"}
 
 
 def raw_cpu_dtypes(op: Op) -> tuple[torch.dtype, ...]:
     """What the raw kernels of the CPU take: for products, 16-bit floats are widened before they get there."""
-    return STATE_FLOATS if op.name in PRODUCTS else op.dtypes
+    return STATE_FLOATS if op.sums == "products" else op.dtypes
 
 
-each_op = pytest.mark.parametrize("op", OPS, ids=[op.name for op in OPS])
+def each_op_where(wanted: Callable[[Op], bool]) -> pytest.MarkDecorator:
+    """Every op that is wanted."""
+    return pytest.mark.parametrize("op", [op for op in OPS if wanted(op)], ids=lambda op: op.name)
+
+
+each_op = each_op_where(lambda op: True)
 
 
 def each_op_and_dtype(wanted: Callable[[Op, torch.dtype], bool]) -> pytest.MarkDecorator:
@@ -89,6 +83,14 @@ def upcast(args: Args) -> Args:
 def names_of(op: Op) -> list[str]:
     """The op's arguments in the order of its schema."""
     return [argument.name for argument in op.overload._schema.arguments]
+
+
+def counts_of(op: Op) -> list[int]:
+    """Where among its arguments an op that selects groups is told how many to keep; empty for every other op."""
+    return [index for index, name in enumerate(names_of(op)) if name.startswith("keep")]
+
+
+each_selecting_op = each_op_where(lambda op: bool(counts_of(op)))
 
 
 def results_of(op: Op, function: Callable[..., Any], args: Args) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""The code of the guide runs as it stands."""
+"""The code of the guide runs unchanged."""
 
 from __future__ import annotations
 

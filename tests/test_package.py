@@ -2,45 +2,59 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
-from importlib import metadata
+import subprocess
+import sys
+from importlib import import_module, metadata
+from pathlib import Path
 
 import lps
+import pytest
 
 import lps_kernels
+from lps_kernels._registry import REGISTRY
+from tests.command import ENVIRONMENT
+
+ROOT = Path(__file__).parents[1]
+# Everything public of lps_kernels but its operators, which are those of the registry.
+NO_OPERATORS = ["Backend", "ProximalAdam", "View", "WeightState", "__version__", "backends", "group_view"]
+EXPORTED: list[str] = import_module("lps_kernels").__all__  # type checkers do not see this list
 
 
 def test_public_names_of_lps_kernels_are_frozen() -> None:
-    assert lps_kernels.__all__ == [
-        "Backend",
-        "Layer",
-        "ProximalAdam",
-        "View",
-        "__version__",
-        "admm_update_",
-        "backends",
-        "compose",
-        "compose_owned",
-        "group_scores",
-        "group_view",
-        "masked_linear",
-        "pack_bits",
-        "project",
-        "proximal_adam_",
-        "proximal_grad_",
-        "sparse_conv",
-        "sparse_linear",
-        "structured_conv1d",
-        "structured_conv2d",
-        "structured_linear",
-        "unpack_bits",
-    ]
-    assert all(hasattr(lps_kernels, name) for name in lps_kernels.__all__)
+    operators = [op.name for op in REGISTRY.values() if op.public]
+    assert sorted(EXPORTED) == sorted(NO_OPERATORS + operators)
+    assert all(hasattr(lps_kernels, name) for name in EXPORTED)
+    assert not [op.name for op in REGISTRY.values() if not op.public and hasattr(lps_kernels, op.name)]
+
+
+def test_type_checkers_see_exactly_the_public_names() -> None:
+    """They read ``import name as name``, and ``import *`` in its place."""
+    aliased = []
+    for module in (lps_kernels, lps_kernels.ops):
+        body = ast.parse(inspect.getsource(module)).body
+        names = [alias for node in body if isinstance(node, ast.ImportFrom) for alias in node.names]
+        aliased += [alias.name for alias in names if alias.asname == alias.name]
+    assert sorted(aliased) == sorted(EXPORTED)
+
+
+def test_every_file_of_operators_is_imported() -> None:
+    files = {path.stem for path in (ROOT / "lps_kernels" / "ops").glob("[!_]*.py")}
+    assert not [name for name in files if f"lps_kernels.ops.{name}" not in sys.modules]
+
+
+def test_every_public_operator_is_documented() -> None:
+    text = (ROOT / "docs" / "operators.md").read_text()
+    listed = {name for line in text.splitlines() if line.startswith("| `") for name in re.findall(r"`(\w+)", line)}
+    assert {op.name for op in REGISTRY.values() if op.public} <= listed
 
 
 def test_public_names_of_lps_are_frozen() -> None:
     assert lps.__all__ == [
         "Arrays",
+        "Checkpoint",
         "LPSConfig",
         "LPSError",
         "Lifelong",
@@ -52,6 +66,40 @@ def test_public_names_of_lps_are_frozen() -> None:
         "load",
     ]
     assert all(hasattr(lps, name) for name in lps.__all__)
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    """A command has to set how threads wait before torch is loaded, and it imports the package first."""
+    code = "import sys, lps, lps.environment; print([name for name in ('torch', 'numpy') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}], ids=str)
+@pytest.mark.parametrize("module", ["lps.train", "lps.eval", "lps.infer", "lps.export", "lps.cli"])
+def test_commands_say_how_threads_wait_before_torch_is_loaded(module: str, given: dict[str, str]) -> None:
+    code = f"""
+import os, sys
+class Watch:
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            print(os.environ.get("OMP_WAIT_POLICY"))
+            sys.meta_path.remove(self)
+sys.meta_path.insert(0, Watch())
+sys.argv = ["lps", "--help"]
+try:
+    import {module}
+    {module}.main()
+    import torch
+except SystemExit:
+    import torch
+"""
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**environment, **given}, capture_output=True, text=True, check=True
+    )
+    expected = given.get("OMP_WAIT_POLICY", "None" if given else "PASSIVE")
+    assert expected in done.stdout.splitlines(), done.stdout + done.stderr
 
 
 def test_there_is_one_version() -> None:

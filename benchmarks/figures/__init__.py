@@ -1,4 +1,4 @@
-"""Figures with a bound: one group a part of the project, each a function in :data:`GROUPS`.
+"""Figures with a bound: one group per part of the project, each a function in :data:`GROUPS`.
 
 A group yields its figures as it measures them, and :class:`Skipped` in place of one whose peer does not run here; it
 raises :class:`UnmeasurableError` where measuring makes no sense.

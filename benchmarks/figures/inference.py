@@ -23,19 +23,12 @@ from benchmarks.figures.networks import Subject
 from benchmarks.figures.one_layer import layer_figures
 from benchmarks.peers import UnavailableError
 from benchmarks.timing import SPIN_SECONDS, measure
+from lps_kernels._registry import REGISTRY
 from lps_kernels.cutout import Cutout
 
 # For each callable and batch size; DeepSparse and ours beside it get their own.
 SECONDS = 3.0
 DEEPSPARSE_SECONDS = 2.0
-OPS = (
-    "structured_linear",
-    "structured_conv1d",
-    "structured_conv2d",
-    "sparse_linear",
-    "sparse_conv",
-    "masked_linear",
-)
 
 
 @dataclass(frozen=True)
@@ -79,7 +72,7 @@ NETWORKS = (
 
 def inference_figures() -> Iterator[Figure | Skipped]:
     """All of them take about four minutes, without the first installation of DeepSparse."""
-    check_operators(*OPS)
+    check_operators(*(op.name for op in REGISTRY.values() if op.sums == "products"))
     yield from layer_figures(SECONDS)
     with ExitStack() as stack:
         peer = _start_deepsparse(stack)
@@ -154,6 +147,6 @@ def _held(name: str, pattern: str, subject: Subject, cutout: Cutout) -> Figure:
     formats = ", ".join(f"{count} {format}" for format, count in Counter(layer.format for layer in changed).items())
     detail = f"{100 * share:.2f} % of the bytes for {100 * density:.2f} % of the weights; layers: {formats}"
     if pattern == "irregular":
-        # A bit a weight, 1/32 of the bytes, says which are there; the bound leaves room for as much again.
+        # The bitmap takes one bit per weight, 1/32 of the bytes; the bound leaves room for as much again.
         return Figure(f"{name}, bytes beyond the weights", 100 * (share - density), " %", "<=", 100 / 16, detail)
     return Figure(f"{name}, bytes per weight kept", share / density, "x", "<=", 1.15, detail)

@@ -1,6 +1,6 @@
 """``python -m benchmarks.figures.memory SIDE``: bytes of memory per prunable weight while a task is in its ADMM phase.
 
-One large layer and one example a batch, so that activations, the head and the libraries' own buffers are small beside
+One large layer and one example per batch, so that activations, the head and the libraries' own buffers are small beside
 the training state. Linux only: the kernel counts the peak.
 """
 

@@ -1,4 +1,4 @@
-"""Lifelong networks that nobody trained, with exactly the weights in each task that training would have left.
+"""Lifelong networks that were not trained, with exactly the weights in each task that training would have left.
 
 Speed and size depend on which weights there are, not on what they say. Counts are exact, so that a figure's density is
 the one that it names; values keep activations within a few orders of magnitude, so that no peer meets denormals.
@@ -37,7 +37,7 @@ class Subject:
     def inputs(self, batch: int) -> Tensor:
         """Random inputs of the network's shape."""
         generator = torch.Generator().manual_seed(batch)
-        return torch.randn(batch, *self.net.metadata["input_shape"], generator=generator)
+        return torch.randn(batch, *(self.net.metadata.input_shape or []), generator=generator)
 
     def cut_out(self, batch: int) -> Cutout:
         """The task as it is cut out for batches of this size."""
@@ -86,7 +86,7 @@ def fabricate(
     for task in range(1, tasks + 1):
         net.heads.append(nn.Linear(architecture.features, CLASSES))
         net.learnt.append(Learnt(f"task-{task}", CLASSES, ""))
-    net.metadata["input_shape"] = list(input_shape)
+    net.metadata.input_shape = list(input_shape)
     return Subject(net.eval(), tasks, _dense(net, tasks))
 
 

@@ -21,13 +21,13 @@ Run = Callable[[], Tensor]
 
 SIDE, BATCH = 2000, 128
 SHARES = (0.1, 0.2, 0.5)
-TASKS = 4  # that share a layer whose tasks are told apart as it is read
+TASKS = 4  # that own weights of the layer of masked_linear
 # A burst of multiply-adds shorter than this is mostly the start of the threads.
 BURST_SECONDS = 0.005
 
 
 def layer_figures(seconds: float) -> Iterator[Figure]:
-    """Each callable is timed for so many seconds."""
+    """Figures of single layers; each callable is timed for ``seconds``."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(BATCH, SIDE, generator=generator)
     weight = torch.randn(SIDE, SIDE, generator=generator)
@@ -95,7 +95,7 @@ def _filters(x: Tensor, weight: Tensor, rows: Tensor, seconds: float) -> Figure:
 
 @torch.inference_mode()
 def _masked(x: Tensor, w_bar: Tensor, owner: Tensor, reused: Tensor, seconds: float) -> Figure:
-    """The last task: its own weights and those that it reuses, chosen while the layer runs."""
+    """The last task: its own weights and the weights it reuses, chosen while the layer runs."""
     what = "masked_linear vs dense linear"
     bits, weight = pack_bits(reused), torch.where(reused | (owner == TASKS), w_bar, 0)
     runs: dict[str, Run] = {

@@ -1,4 +1,4 @@
-"""The figures of training: time of a step, memory, size of the file, cost of a later task, nothing forgotten."""
+"""The figures of training: steps, later tasks, the file, switching, saving the state, memory, nothing forgotten."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from lps import Arrays, Lifelong, Listener, LPSConfig, Task, load, models
 from lps.methods.fit import Fit
 from lps.methods.lps.phases import PhasedLearner
 from lps.methods.lps.plan import plan_task
+from lps.task import batches
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.figures.checks import check_operators
 from benchmarks.figures.figure import Figure, UnmeasurableError, typically_within
+from benchmarks.figures.switching import saving_figure, switching_figures
 from benchmarks.timing import Thunk, measure
 
 BATCH = 128
@@ -43,6 +45,9 @@ def training_figures() -> Iterator[Figure]:
     yield from _cost_of_later_tasks(second, net)
     answers += _learn(net, 1)
     yield from _file_and_forgetting(net, answers)
+    yield from switching_figures(net, _inputs())
+    few_steps = LPSConfig(alpha=0.1, beta=0.9, epochs=(0, 1, 0), batch_size=BATCH)
+    yield saving_figure(second, _task(12 * BATCH), few_steps)
     yield from _memory()
 
 
@@ -61,7 +66,7 @@ def _task(examples: int) -> Task:
 
 
 def _learn(net: Lifelong, tasks: int) -> list[Tensor]:
-    """Learn so many more tasks; returns what each answers right after it was learnt."""
+    """Learn ``tasks`` more tasks; returns the logits of each right after it was learnt."""
     answers = []
     for _ in range(tasks):
         net.learn(_task(BATCH), INSTANT)
@@ -69,17 +74,21 @@ def _learn(net: Lifelong, tasks: int) -> list[Tensor]:
     return answers
 
 
-def _answer(net: Lifelong, task: int) -> Tensor:
+def _inputs() -> Tensor:
     data = _task(BATCH).test
     assert isinstance(data, Arrays)
+    return data.inputs
+
+
+def _answer(net: Lifelong, task: int) -> Tensor:
     with torch.no_grad():
-        logits: Tensor = net.eval()(data.inputs, task=task)
+        logits: Tensor = net.eval()(_inputs(), task=task)
     return logits
 
 
 def _steps(net: Lifelong) -> Iterator[Figure]:
     """A step of each phase of the second task beside a plain dense step with fused Adam."""
-    inputs, labels = _task(BATCH).train.batch(torch.arange(BATCH))  # type: ignore[attr-defined]
+    inputs, labels = next(batches(_task(BATCH).train, BATCH))
     functions: dict[str, Thunk] = {"dense": _dense_step(inputs, labels)}
     for phase in ("warm-up", "admm", "final"):
         functions[phase] = _step_of(copy.deepcopy(net), phase, inputs, labels)
@@ -118,7 +127,7 @@ def _step_of(net: Lifelong, phase: str, inputs: Tensor, labels: Tensor) -> Thunk
     def step() -> None:
         fit.step(inputs, labels, 1.0)
 
-    step.transaction = transaction  # type: ignore[attr-defined]  open as long as the steps are taken
+    step.transaction = transaction  # type: ignore[attr-defined] # open as long as the steps are taken
     return step
 
 

@@ -19,7 +19,7 @@ LAUNCH_SECONDS = 3e-6
 
 @dataclass(frozen=True)
 class Gpu:
-    """Peaks as their maker publishes them, without sparsity: bytes and flops a second."""
+    """Peaks as their maker publishes them, without sparsity: bytes and flops per second."""
 
     name: str
     bandwidth: float
@@ -47,10 +47,6 @@ GPUS = (
     ),
 )
 
-TENSOR_CORE_OPS = {"structured_linear", "structured_conv1d", "structured_conv2d", "masked_linear"}
-# Launches of one call in the steady state; tests/native/test_cuda.py counts them.
-LAUNCHES = {"group_scores": 2, "project": 4, "admm_update_": 4}
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -63,25 +59,26 @@ class Estimate:
 
     def seconds(self, gpu: Gpu) -> float:
         """The least time on this GPU."""
-        peak = gpu.tf32 / 3 if self.op in TENSOR_CORE_OPS else gpu.fp32
-        return max(self.bytes / gpu.bandwidth, self.flops / peak) + self.launches * LAUNCH_SECONDS
+        return max(self.bytes / gpu.bandwidth, self.flops / self._peak(gpu)) + self.launches * LAUNCH_SECONDS
 
     def bound(self, gpu: Gpu) -> str:
         """What most of that time is."""
-        peak = gpu.tf32 / 3 if self.op in TENSOR_CORE_OPS else gpu.fp32
         parts = {
             "memory": self.bytes / gpu.bandwidth,
-            "arithmetic": self.flops / peak,
+            "arithmetic": self.flops / self._peak(gpu),
             "launches": self.launches * LAUNCH_SECONDS,
         }
         return max(parts, key=lambda part: parts[part])
+
+    def _peak(self, gpu: Gpu) -> float:
+        return gpu.tf32 / 3 if REGISTRY[self.op].tensor_cores else gpu.fp32
 
 
 def estimate(op: str, network: str) -> Estimate:
     """From the operator's own cost of its workload at the network's shapes."""
     calls = REGISTRY[op].workload(NETWORKS[network])
     costs = [REGISTRY[op].cost(*args) for args in calls]
-    launches = LAUNCHES.get(op, 1) * len(calls)
+    launches = REGISTRY[op].launches * len(calls)
     return Estimate(op, sum(cost.bytes for cost in costs), sum(cost.flops for cost in costs), launches)
 
 

@@ -8,18 +8,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lps_kernels._registry import REGISTRY
+
 LEAST_OCCUPANCY = 0.5  # of memory-bound kernels, which hide latency with other warps
 
-# Kernels of matrix products: bound by arithmetic, and on tensor cores where the second is true.
+# Kernels of matrix products: bound by arithmetic, and on tensor cores where the value is True. CUDA's have names of
+# their own; Triton's are named after their operators and are all on tensor cores.
 MATRIX_KERNELS = {
     "matrix_product": True,
     "sparse_many": False,
     "sparse_few": False,
-    "structured_linear": True,
-    "masked_linear": True,
-    "structured_conv": True,
-    "sparse_linear": True,
-    "sparse_conv": True,
+    **{op.name: True for op in REGISTRY.values() if op.sums == "products"},
 }
 # As their types are spelled; fp64 has no tensor cores on some architectures.
 TENSOR_CORE_TYPES = {"float", "f16", "bf16", "fp32", "fp16"}

@@ -1,4 +1,4 @@
-"""The reports as Markdown, between two markers of a document: one table an architecture, and what a GPU should take."""
+"""The reports as Markdown between two markers of a document: a table per architecture, and what a GPU should take."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from benchmarks.gpu.resources import Kernel, Report
 
 KERNELS, MODEL = "kernels", "model"
 INTRODUCTION = """\
-Written by `python -m benchmarks.gpu --write docs/gpu.md`; compiled, never run on a GPU. Registers are those of a thread
-(vector registers on AMD), threads and bytes of shared memory those of a block, static and dynamic. Occupancy is the
-share of a multiprocessor's warps that can be resident, by the limits in the CUDA C++ Programming Guide (compute
-capabilities), and LLVM's own figure on AMD. The last column counts tensor-core instructions. A product of matrices is
-not taken to be memory-bound: each of its warps keeps many loads and products under way."""
+Written by `python -m benchmarks.gpu --write docs/gpu-tables.md`; compiled, never run on a GPU. Registers are per thread
+(vector registers on AMD), threads and bytes of shared memory per block, static and dynamic. Occupancy is the share of a
+multiprocessor's warps that can be resident, by the limits in the CUDA C++ Programming Guide (compute capabilities), and
+LLVM's own figure on AMD. The last column counts tensor-core instructions. A product of matrices is not taken to be
+memory-bound: each of its warps keeps many loads and products under way."""
 
 
 def split(path: Path, section: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ constexpr int kRows = kFilters;
 constexpr int kPanels = 4;
 constexpr int kTile = kPanels * kPanel;
 
-// Weights a unit of work holds: 32768 x 4 bytes stay in a core's L2 cache together with their companions.
+// Weights per unit of work: 32768 x 4 bytes stay in a core's L2 cache together with their companions.
 constexpr int64_t kUnit = 32768;
 
 // Squares that are summed in the dtype of computation before they go on in fp64. Eight fp32 squares err by at most

@@ -2,7 +2,7 @@
 
 namespace lps {
 
-// Packing a column of 64 positions takes about as long as multiplying it with so many filters.
+// Packing a column of 64 positions takes about as long as multiplying it with this many filters.
 constexpr int64_t kPackingFilters = 15;
 
 bool direct_pays(const ConvShape& shape, int64_t filters) {

@@ -47,7 +47,7 @@ std::optional<Shortfall> project(const Cpu& cpu, DType dtype, Score score, Regio
 std::optional<Shortfall> admm_update(const Cpu& cpu, DType dtype, bool fresh, const std::vector<AdmmLayer>& layers) {
   const Kernels& kernels = cpu.kernels;
   const Parallel& parallel = cpu.parallel;
-  // Two selections a layer: 2 i of its free coordinates, 2 i + 1 of its owned ones.
+  // Two selections per layer: 2 i of its free coordinates, 2 i + 1 of its owned ones.
   std::vector<Selection> selections;
   for (size_t i = 0; i < layers.size(); ++i) {
     const AdmmLayer& layer = layers[i];

@@ -25,8 +25,8 @@ struct Part {
 struct Plan {
   bool by_column;
   int64_t columns;    // by column: g * b
-  int64_t row_chunk;  // by column: rows a chunk
-  int64_t pieces;     // by run: pieces a run
+  int64_t row_chunk;  // by column: rows per chunk
+  int64_t pieces;     // by run: pieces per run
   int64_t count;      // of the partial sums
   // Each is written first by the thread that sums it. `absent` is 1 where no weight of the part lies in the region.
   std::unique_ptr<double[]> sums;

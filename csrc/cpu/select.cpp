@@ -35,7 +35,7 @@ template <class Key>
 struct Search {
   Selection* selection;
   Key low, high;  // the bracket
-  int64_t room;   // candidates a unit
+  int64_t room;   // candidates per unit
   bool done;
   bool short_of_groups;
   int64_t region;
@@ -280,7 +280,7 @@ std::optional<Shortfall> select_coordinates(const SelectKernels<Key>& kernels, c
   return std::nullopt;
 }
 
-// Scores the larger groups, selects on the scores and writes a byte a group.
+// Scores the larger groups, selects on the scores and writes one byte per group.
 std::optional<Shortfall> select_scored(const Kernels& kernels, const Parallel& parallel, DType dtype,
                                        const std::vector<Selection*>& selections) {
   std::vector<std::vector<double>> scores(selections.size());

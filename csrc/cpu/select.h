@@ -26,7 +26,7 @@ struct Selection {
   int64_t keep;
 
   // Found by select_groups: for groups of one weight the key of the last survivor and the index of the last survivor
-  // with that very key, else a byte a group.
+  // with the same key, else one byte per group.
   int64_t threshold = 0;
   int64_t last_tie = -1;
   std::vector<uint8_t> groups{};

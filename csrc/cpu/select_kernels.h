@@ -69,7 +69,7 @@ Band collect(const Source& source, Region region, Score score, int64_t begin, in
   const auto below = Isa::set_keys(static_cast<Key>(low - 1)), top = Isa::set_keys(high);
   const auto outside = Isa::set_keys(kOutside<Key>);
   specialise(source, region, score, [&](auto with_dual, auto score_is, auto region_is) {
-    auto above = Isa::set_keys(Key{0});  // one count a lane
+    auto above = Isa::set_keys(Key{0});  // one count per lane
     for_blocks(begin, end, [&](int64_t i, auto n) {
       auto keys = source_keys<Isa, S, with_dual.value, score_is.value>(source, i, n);
       if constexpr (region_is.value != Region::all || !std::is_same_v<decltype(n), Full>) {

@@ -10,7 +10,7 @@ void proximal_adam(const Cpu& cpu, DType dtype, Moves moves, const AdamScalars& 
   const auto kernel = kernels.proximal_adam[static_cast<int>(dtype)];
   int64_t weights = 0;
   for (const StepLayer& layer : layers) weights += layer.count;
-  // 41 bytes a weight in fp32, 81 in fp64.
+  // 41 bytes per weight in fp32, 81 in fp64.
   const bool stream = weights * (dtype == DType::f32 ? 41 : 81) > kStreamBytes;
   std::vector<Unit> units = units_of(layers, [](const StepLayer& layer) { return layer.count; });
   parallel_each(parallel, units,

@@ -1,6 +1,6 @@
 // The functions of lps.h on a GPU: the same arguments, with arrays in the device's memory. No torch and no CUDA header,
 // so plain C++ can call them. Nothing here waits for the device: what would take reading values (a `keep` beyond the
-// groups that a region has, indices out of order) is not refused; such a `keep` keeps all the groups that there are.
+// groups that a region has, indices out of order) is not refused; such a `keep` keeps all groups.
 #pragma once
 
 #include "lps.h"
@@ -25,7 +25,7 @@ void pack_bits(const Gpu&, const uint8_t* bools, uint8_t* bits, int64_t count);
 void unpack_bits(const Gpu&, const uint8_t* bits, uint8_t* bools, int64_t count);
 
 void group_scores(const Gpu&, DType, Score, Region, const std::vector<ScoreLayer>&);
-// A shortfall is one that the sizes alone tell: fewer groups in the layer than are to be kept, or a negative number.
+// A shortfall is one that the sizes alone show: fewer groups in the layer than are to be kept, or a negative number.
 std::optional<Shortfall> project(const Gpu&, DType, Score, Region, Output, const std::vector<ProjectLayer>&);
 std::optional<Shortfall> admm_update(const Gpu&, DType, bool fresh, const std::vector<AdmmLayer>&);
 

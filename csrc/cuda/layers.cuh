@@ -6,7 +6,7 @@
 
 namespace lps {
 
-// Weights in a part of a layer: four packs of fp32 a thread.
+// Weights in a part of a layer: four packs of fp32 per thread.
 constexpr int64_t kChunk = 4096;
 
 // The layer of a part: the last one that begins at or before it. Layers without parts are passed over.

@@ -6,7 +6,7 @@
 
 namespace lps {
 
-constexpr int kSelectThreads = 512;  // of the kernels that search, one block a selection
+constexpr int kSelectThreads = 512;  // of the kernels that search, one block per selection
 constexpr int kSelectBlocks = 2;
 constexpr int kDigitBits = 11;  // that radix select looks at in one pass: 2048 counters of shared memory
 

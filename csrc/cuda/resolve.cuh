@@ -125,7 +125,7 @@ struct WeightSearch {
   }
 };
 
-// Groups of several weights, by the keys of their scores. Writes a byte a group.
+// Groups of several weights, by the keys of their scores. Writes one byte per group.
 __device__ __forceinline__ void resolve_groups(const SelectBatch& batch, const SelectJob& job, RankShared* shared) {
   const uint64_t* keys = batch.keys + job.first_key;
   const uint32_t count = static_cast<uint32_t>(job.g), keep = static_cast<uint32_t>(job.keep);

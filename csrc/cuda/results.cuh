@@ -50,7 +50,7 @@ struct Parts {
   int count;
   Compute<T>* sums = nullptr;
 
-  // At least `least` steps a part.
+  // At least `least` steps per part.
   Parts(const Gpu& gpu, const Result<T>& result, int64_t tiles, int64_t total, int64_t least) : all_steps(total) {
     const int64_t wanted = 2 * int64_t{gpu.processors} / tiles, most = total / least;
     const int64_t parts = wanted < most ? wanted : most;

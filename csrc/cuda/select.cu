@@ -6,7 +6,7 @@ namespace lps {
 
 namespace {
 
-// One job a layer where its two slots have the same groups, so that both are scored in one read.
+// One job per layer where its two slots have the same groups, so that both are scored in one read.
 std::vector<ScoreJob> scores_of(const std::vector<SelectLayer>& layers, const std::vector<SelectJob>& jobs) {
   std::vector<ScoreJob> scores;
   for (size_t i = 0; i < jobs.size(); ++i) {

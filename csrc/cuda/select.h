@@ -38,7 +38,7 @@ struct Tally {
   uint32_t above, inside, members, ties;
 };
 
-// What the kernels work on. The two last have an element a group; the other arrays one a layer, job, or chunk and slot.
+// What the kernels work on. The last two have an element per group; the others one per layer, job, or chunk and slot.
 struct SelectBatch {
   const SelectLayer* layers;
   const SelectJob* jobs;

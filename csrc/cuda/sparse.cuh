@@ -4,7 +4,7 @@
 //
 // A warp has eight neighbouring outputs. With many positions its lanes are positions: a weight meets 32 of them at a
 // time. With few its lanes are columns, so that neighbours read neighbouring weights, and the sums of the lanes are
-// added up at the end; that is for linear layers alone. Only weights that are there are touched.
+// added up at the end; that is for linear layers alone. Only stored weights are touched.
 #pragma once
 
 #include "results.cuh"

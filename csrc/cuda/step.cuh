@@ -45,7 +45,7 @@ __device__ __forceinline__ T pull(T v, T centre, bool free, T rho, T tau) {
   return (v - centre) * (free ? rho : tau);
 }
 
-// Reads each array once and writes once: 41 bytes a weight in fp32.
+// Reads each array once and writes once: 41 bytes per weight in fp32.
 template <class T>
 __device__ __forceinline__ void adam_pack(const AdamShared<T>& shared, const PackPlace& place, Moves moves,
                                           const AdamNumbers<T>& numbers) {

@@ -29,7 +29,7 @@ struct PackPlace {
   bool whole;  // all exist, and the arrays are aligned
 };
 
-// The type that loads and stores so many bytes in one instruction.
+// The type that loads and stores this many bytes in one instruction.
 template <int bytes>
 struct VectorOf;
 template <>

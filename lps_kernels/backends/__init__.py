@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lps_kernels.backends import gpu, native
@@ -15,15 +16,30 @@ from lps_kernels.backends import gpu, native
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to run the operators. ``reason`` says where it comes from, or why it is not active."""
+    """One way to run the operators, on ``cpu``, ``cuda`` (which ROCm's devices are called too) or ``any`` device.
+
+    ``reason`` says where it comes from, or why it is not active.
+    """
 
     name: str
+    device: str
     active: bool
     reason: str
 
 
+Status = tuple[bool, str]
+# Every backend but the references, the fastest of a device first: name, device and a function that registers its
+# kernels where it can. The function is told what LPS_BACKEND asks for and what the backends above it have answered; it
+# answers whether it is active, and where it comes from or why not.
+TABLE: dict[str, tuple[str, Callable[[str | None, dict[str, Status]], Status]]] = {
+    "native": ("cpu", lambda wanted, found: native.load()),
+    "cuda": ("cuda", lambda wanted, found: gpu.cuda(found["native"][0], wanted == "triton")),
+    "triton": ("cuda", lambda wanted, found: gpu.triton(wanted == "triton", found["cuda"][0])),
+}
+
+
 def backends() -> list[Backend]:
-    """Every backend of this process, the fastest first."""
+    """Every backend of this process, the fastest of a device first."""
     return list(_BACKENDS)
 
 
@@ -35,26 +51,22 @@ def _choice(variable: str, choices: tuple[str, ...]) -> str | None:
 
 
 def _select() -> list[Backend]:
-    wanted = _choice("LPS_BACKEND", ("native", "triton", "reference"))
-    required = _choice("LPS_REQUIRE", ("native", "cuda", "triton"))
+    wanted = _choice("LPS_BACKEND", (*TABLE, "reference"))
+    required = _choice("LPS_REQUIRE", tuple(TABLE))
     _choice("LPS_TF32", ("0", "1"))  # read where products are launched
-    if wanted == "reference":
-        found = dict.fromkeys(("native", "cuda", "triton"), (False, "switched off by LPS_BACKEND=reference"))
-    else:
-        library = native.load()
-        cuda = gpu.cuda(library[0])
-        found = {"native": library, "cuda": cuda, "triton": gpu.triton(wanted == "triton", cuda[0])}
-        if found["triton"][0] and cuda[0]:
-            found["cuda"] = (False, "LPS_BACKEND=triton prefers the Triton kernels")
-    for name in (required, wanted):
-        if name in found and not found[name][0]:
-            raise ImportError(f"lps_kernels: the {name} backend is required but not active: {found[name][1]}")
+    found: dict[str, Status] = {}
+    for name, (_, load) in TABLE.items():
+        off = False, "switched off by LPS_BACKEND=reference"
+        found[name] = off if wanted == "reference" else load(wanted, found)
+    for choice in (required, wanted):
+        if choice in found and not found[choice][0]:
+            raise ImportError(f"lps_kernels: the {choice} backend is required but not active: {found[choice][1]}")
     active, reason = found["native"]
     if not active and wanted != "reference":
         warnings.warn(f"lps_kernels runs on its slow references on the CPU: {reason}", RuntimeWarning, stacklevel=3)
     return [
-        *(Backend(name, *status) for name, status in found.items()),
-        Backend("reference", True, "readable torch functions, used where nothing faster is registered"),
+        *(Backend(name, TABLE[name][0], *status) for name, status in found.items()),
+        Backend("reference", "any", True, "readable torch functions, used where nothing faster is registered"),
     ]
 
 

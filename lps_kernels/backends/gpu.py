@@ -16,7 +16,7 @@ import lps_kernels.ops  # noqa: F401 - declares the operators that are registere
 from lps_kernels._registry import REGISTRY
 
 REMEDY = "run `LPS_CUDA=1 pip install .` in the clone"
-# Torch's key for GPUs of either make: a ROCm build calls its devices cuda too.
+# Torch's key for GPUs of NVIDIA and AMD alike: a ROCm build calls its devices cuda too.
 KEY = "CUDA"
 ROCM_REMEDY = "run `pip install triton`, or `pip install .` for a library without them"
 
@@ -24,7 +24,7 @@ ROCM_REMEDY = "run `pip install triton`, or `pip install .` for a library withou
 _registrations: list[torch.library.Library] = []
 
 
-def cuda(native_active: bool) -> tuple[bool, str]:
+def cuda(native_active: bool, triton_wanted: bool) -> tuple[bool, str]:
     """Whether the loaded library has CUDA kernels, and what they run on or why there are none."""
     if not native_active:
         return False, "the native library, which holds them, is not active"
@@ -37,6 +37,8 @@ def cuda(native_active: bool) -> tuple[bool, str]:
     problem = torch.ops.lps._cuda_driver_problem()
     if problem:
         return False, f"the native library has them, but {problem}"
+    if triton_wanted:
+        return False, "LPS_BACKEND=triton prefers the Triton kernels"
     return True, f"in the native library, for compute capability 7.5 and later; torch has CUDA {torch.version.cuda}"
 
 

@@ -25,6 +25,7 @@ from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, OWNER_KEPT, OWNER_TASK,
 from lps_kernels.ops.compose import free_coordinates
 from lps_kernels.ops.project import available_groups, select_coordinates
 from lps_kernels.ops.scores import (
+    PATTERNS,
     View,
     check_companions,
     check_layers,
@@ -108,7 +109,7 @@ def _state(
 def _samples(dtype: torch.dtype) -> Iterator[Sample]:
     draw = Draw()
     shapes = [(1,), (7, 1), (9, 8), (16, 3, 3), (33, 31), (17, 4, 5)]
-    for pattern in ("irregular", "filter", "column", "channel"):
+    for pattern in PATTERNS:
         for sharing in dict.fromkeys(("irregular", pattern)):
             for fresh in (False, True):
                 name = f"{pattern}, sharing {sharing}, fresh {fresh}"
@@ -253,6 +254,7 @@ _admm_update_ = declare(
     tolerance=TOLERANCE,
     cost=_cost,
     workload=_workload,
+    launches=4,
 )
 
 

@@ -1,4 +1,4 @@
-"""Bit packing: eight booleans a byte, the lowest index in the lowest bit."""
+"""Bit packing: eight booleans per byte, the lowest index in the lowest bit."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def opmath(tensor: Tensor) -> Tensor:
 
 
 def compose_reference(w: Tensor, mask: Tensor, w_bar: Tensor) -> Tensor:
-    """``w + mask * w_bar``; the mask is a float of the same dtype, bool, or uint8 with one bit a weight."""
+    """``w + mask * w_bar``; the mask is a float of the same dtype, bool, or uint8 with one bit per weight."""
     _check_compose("compose", w, mask, w_bar)
     if mask.dtype == torch.uint8:
         mask = unpack_reference(mask, w.shape)
@@ -315,6 +315,7 @@ _compose_out = declare(
     tolerance=TOLERANCE,
     cost=_compose_cost,
     workload=lambda shapes: _out_workload(_compose_workload(shapes)),
+    public=False,
 )
 
 _compose_owned = declare(
@@ -345,13 +346,14 @@ _compose_owned_out = declare(
     tolerance=TOLERANCE,
     cost=_compose_owned_cost,
     workload=lambda shapes: _out_workload(_compose_owned_workload(shapes)),
+    public=False,
 )
 
 
 def compose(w: Tensor, mask: Tensor, w_bar: Tensor, *, out: Tensor | None = None) -> Tensor:
     """``w + mask * w_bar`` in one pass, differentiable in ``w`` and in a float ``mask``.
 
-    The mask may have the dtype of ``w``, be bool, or be uint8 with one bit a weight (:func:`pack_bits`). A bool or
+    The mask may have the dtype of ``w``, be bool, or be uint8 with one bit per weight (:func:`pack_bits`). A bool or
     packed mask selects: where it is 0 the result is ``w`` even if ``w_bar`` is NaN there. With ``out`` the result is
     written there, without autograd.
     """

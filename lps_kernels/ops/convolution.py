@@ -237,6 +237,8 @@ structured_conv1d, structured_conv2d = (
         tolerance=TOLERANCE,
         cost=partial(_cost, dims),
         workload=partial(_workload, dims),
+        sums="products",
+        tensor_cores=True,
     )
     for dims in (1, 2)
 )

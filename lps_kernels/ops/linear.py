@@ -351,6 +351,8 @@ structured_linear = declare(
     tolerance=TOLERANCE,
     cost=_structured_cost,
     workload=_structured_workload,
+    sums="products",
+    tensor_cores=True,
 )
 
 masked_linear = declare(
@@ -364,4 +366,6 @@ masked_linear = declare(
     tolerance=TOLERANCE,
     cost=_masked_cost,
     workload=_masked_workload,
+    sums="products",
+    tensor_cores=True,
 )

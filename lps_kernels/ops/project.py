@@ -206,6 +206,7 @@ _project = declare(
     tolerance=SELECTION,
     cost=_project_cost,
     workload=_project_workload,
+    launches=4,
 )
 
 

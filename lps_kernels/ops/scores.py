@@ -7,7 +7,7 @@ fp32, so in a group's norm a weight below 1e-22 counts as 0 and one above 6e18 m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 import torch
@@ -31,6 +31,13 @@ from lps_kernels.ops.compose import free_coordinates, opmath
 
 View = tuple[int, int, int]
 
+# The view of a weight [rows, channels, *kernel] with taps = prod(kernel), by pattern; the kernels take any view.
+PATTERNS: dict[str, Callable[[int, int, int], View]] = {
+    "irregular": lambda rows, channels, taps: (1, rows * channels * taps, 1),
+    "filter": lambda rows, channels, taps: (1, rows, channels * taps),
+    "column": lambda rows, channels, taps: (rows, channels * taps, 1),
+    "channel": lambda rows, channels, taps: (rows, channels, taps),
+}
 SCORES = ("magnitude", "l2", "signed", "half")
 REGIONS = ("all", "free", "owned")
 # The kernels sum up to eight squares in fp32 (for 16-bit floats too) before they go on in fp64: 8 * 2^-24 at most.
@@ -48,16 +55,9 @@ def group_view(shape: Sequence[int], pattern: str) -> View:
     """
     if not shape:
         raise ValueError("group_view: shape: expected at least one dimension, got []")
-    rows, columns = shape[0], prod(shape[1:])
-    views: dict[str, View] = {
-        "irregular": (1, rows * columns, 1),
-        "filter": (1, rows, columns),
-        "column": (rows, columns, 1),
-        "channel": (rows, prod(shape[1:2]), prod(shape[2:])),
-    }
-    if pattern not in views:
-        raise ValueError(f"group_view: pattern: expected one of {', '.join(views)}, got {pattern}")
-    return views[pattern]
+    if pattern not in PATTERNS:
+        raise ValueError(f"group_view: pattern: expected one of {', '.join(PATTERNS)}, got {pattern}")
+    return PATTERNS[pattern](shape[0], prod(shape[1:2]), prod(shape[2:]))
 
 
 def in_region(x: Tensor, owner: Tensor | None, region: str) -> Tensor:
@@ -84,7 +84,7 @@ def score_groups(x: Tensor, inside: Tensor, view: View, kind: str) -> tuple[Tens
 
 
 def views_of(flat: Sequence[int]) -> list[View]:
-    """Three ints a layer, as the schema has them, to one view a layer."""
+    """Three ints per layer, as the schema has them, to one view per layer."""
     return [(flat[i], flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)]
 
 
@@ -121,7 +121,7 @@ def check_companions(
     layers: Sequence[Tensor],
     dtype: torch.dtype | None = None,
 ) -> None:
-    """One tensor a layer, each shaped like its layer."""
+    """One tensor per layer, each shaped like its layer."""
     check_length(op, argument, tensors, len(layers), "tensors")
     for layer, (tensor, model) in enumerate(zip(tensors, layers, strict=True)):
         if not alike(tensor, model, dtype):
@@ -189,7 +189,7 @@ def scored_samples(dtype: torch.dtype) -> Iterator[tuple[str, list[Tensor], list
     shapes = [(5, 7), (16, 3, 3, 3), (33, 129), (64, 8, 9), (1, 40), (40, 1), (300, 257), (3, 5000)]
     layers = [draw.normal(shape, dtype) for shape in shapes]
     owners = [draw.owner(shape) for shape in shapes]
-    for pattern in ("irregular", "filter", "column", "channel"):
+    for pattern in PATTERNS:
         views = [group_view(shape, pattern) for shape in shapes]
         yield f"{pattern}s of unequal layers", layers, everything, views, "l2", "all"
         yield f"free part of {pattern}s", layers, owners, views, "l2", "free"
@@ -311,6 +311,8 @@ _group_scores = declare(
     tolerance=SUMS,
     cost=_group_scores_cost,
     workload=_group_scores_workload,
+    sums="groups",
+    launches=2,
 )
 
 

@@ -1,6 +1,6 @@
-"""Layers with irregular weights for inference: one bit a weight says which are there.
+"""Layers with irregular weights for inference: one bit per weight marks those stored.
 
-A weight that is not there meets nothing, so an Inf or NaN in the input reaches only the outputs that read it.
+A weight that is not stored is not multiplied, so an Inf or NaN in the input reaches only the outputs that read it.
 """
 
 from __future__ import annotations
@@ -324,6 +324,7 @@ sparse_linear = declare(
     tolerance=TOLERANCE,
     cost=_linear_cost,
     workload=_linear_workload,
+    sums="products",
 )
 
 sparse_conv = declare(
@@ -338,4 +339,5 @@ sparse_conv = declare(
     tolerance=TOLERANCE,
     cost=_conv_cost,
     workload=_conv_workload,
+    sums="products",
 )

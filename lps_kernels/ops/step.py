@@ -360,7 +360,7 @@ def _adam_cost(
     owner: Sequence[Tensor],
     *_: object,
 ) -> Cost:
-    # Read: grad, v, w_bar, centre, owner, two moments. Written: v, two moments, effective. 41 bytes a weight in fp32.
+    # Read: grad, v, w_bar, centre, owner, two moments. Written: v, two moments, effective. 41 bytes per weight in fp32.
     values = sum(tensor.nbytes for tensor in v)
     constants = sum(tensor.nbytes for tensor in (*grad, *w_bar, *centre, *owner))
     return Cost(constants + 7 * values, 18 * sum(tensor.numel() for tensor in v))

@@ -59,7 +59,7 @@ def guarded(prog: str, command: Callable[[], int]) -> int:
     try:
         return command()
     except LPSError as error:
-        sentence, code = str(error), FAILED
+        sentence, code = str(error), error.exit_code
     except OSError as error:
         sentence, code = f"{error.filename}: {error.strerror}" if error.filename else str(error), FAILED
     except KeyboardInterrupt as error:

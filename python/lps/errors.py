@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class LPSError(Exception):
-    """Base of all errors below; the command line prints its message and exits with 1."""
+    """Base of all errors below; a command prints its message and exits with ``exit_code``."""
+
+    exit_code = 1
 
 
 class ConfigError(LPSError, ValueError):

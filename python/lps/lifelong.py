@@ -29,7 +29,7 @@ from lps.private import NORMS, PrivateTensors, find_private
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
 from lps.switch import Switch
-from lps.task import Examples, Learnt, Task, batches
+from lps.task import Learnt, Task, TaskData, batches
 from lps_kernels.cutout import Cutout
 
 
@@ -101,12 +101,15 @@ class Lifelong(nn.Module):
         """
         if not (task is None or isinstance(task, int)):
             return self.serve(x, task)
+        logits: Tensor
         if torch.compiler.is_compiling():  # locks are not for graphs: a compiled network is for one thread
             self.activate(task)
-            return self._classify(self.backbone(x), None)
-        number = self._number(task)
-        with self._switch.holding(number, self._write):
-            return self._classify(self.backbone(x), number)
+            logits = self._classify(self.backbone(x), None)
+        else:
+            number = self._number(task)
+            with self._switch.holding(number, self._write):
+                logits = self._classify(self.backbone(x), number)
+        return logits
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def activate(self, task: int | None) -> None:
@@ -316,7 +319,7 @@ class Lifelong(nn.Module):
     def accuracy(
         self,
         task: int,
-        examples: Examples,
+        examples: TaskData,
         batch_size: int = 1000,
         *,
         precision: str = "fp32",

@@ -20,7 +20,7 @@ Batch = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 Head = Callable[[int, int], nn.Module]
 # A data set of single examples, or an iterable of batches with a length, such as a DataLoader of the user's own.
-Examples = Dataset[Batch] | Iterable[Batch]
+TaskData = Dataset[Batch] | Iterable[Batch]
 
 # What batches() decides itself; everything else of a DataLoader is the user's.
 _OURS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "generator")
@@ -79,9 +79,9 @@ class Task:
 
     name: str
     classes: int
-    train: Examples
-    test: Examples
-    validation: Examples | None = None
+    train: TaskData
+    test: TaskData
+    validation: TaskData | None = None
     class_names: tuple[str, ...] = ()
     class_weights: Sequence[float] | None = None
     loss: Loss | None = None
@@ -133,7 +133,7 @@ class _Sized(Protocol):
     def __len__(self) -> int: ...
 
 
-def length(examples: Examples) -> int:
+def length(examples: TaskData) -> int:
     """How many examples a data set has, or how many batches an iterable of them; 0 where it does not say."""
     try:
         return len(cast("_Sized", examples))
@@ -141,12 +141,12 @@ def length(examples: Examples) -> int:
         return 0
 
 
-def is_foreign(examples: Examples) -> bool:
+def is_foreign(examples: TaskData) -> bool:
     """Whether these are ready-made batches in an order of their own, which cannot be entered in the middle."""
     return isinstance(examples, DataLoader) or not hasattr(examples, "__getitem__")
 
 
-def steps_per_epoch(examples: Examples, size: int) -> int:
+def steps_per_epoch(examples: TaskData, size: int) -> int:
     """How many batches a shuffled pass has.
 
     A single example left over is left out of the pass: normalisation layers cannot train on one.
@@ -158,7 +158,7 @@ def steps_per_epoch(examples: Examples, size: int) -> int:
 
 
 def batches(
-    examples: Examples,
+    examples: TaskData,
     size: int,
     *,
     shuffle: torch.Generator | None = None,
@@ -184,7 +184,7 @@ def batches(
         return iter(DataLoader(dataset, batch_sampler=[part.tolist() for part in chosen], **options))
     base = int(torch.randint(2**62, (), generator=shuffle)) if shuffle is not None else 0
     seeded = [[(base ^ index, index) for index in part.tolist()] for part in chosen]
-    return iter(DataLoader(_Seeded(dataset), batch_sampler=seeded, **options))  # type: ignore[arg-type]
+    return iter(DataLoader(_Seeded(dataset), batch_sampler=seeded, **options))
 
 
 class _Seeded(Dataset[Batch]):

@@ -174,7 +174,7 @@ def header_of(path: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def test_exact_size(tmp_path: Path) -> None:
-    """Values of owned weights, three tasks in two bits a weight, masks over what was owned, heads, common tensors."""
+    """Values of owned weights, three tasks in two bits per weight, masks over what was owned, heads, common tensors."""
     net, _ = trained("mlp with batch norm")
     net.save(tmp_path / "model.lps")
     _, data = header_of(tmp_path / "model.lps")

@@ -18,14 +18,15 @@ from benchmarks.cases import CPU, Case, runners
 from benchmarks.dense import dense_runs, fastest
 from benchmarks.figures.checks import check_answers
 from benchmarks.figures.figure import Figure, Skipped, UnmeasurableError
-from benchmarks.figures.inference import NETWORKS, OPS, Network, held, network_figures
+from benchmarks.figures.inference import NETWORKS, Network, held, network_figures
 from benchmarks.figures.networks import Subject, cifar_net, fabricate
 from benchmarks.peers import UnavailableError
-from benchmarks.table import Row, load, save
+from benchmarks.table import OperatorTiming, load, save
 from benchmarks.timing import Timing, measure
-from lps_kernels._registry import REGISTRY
+from lps_kernels._registry import Op
 from lps_kernels.costs import Format, Work
 from lps_kernels.cutout import Cutout, LayerSummary
+from tests.helpers import each_op_where
 
 HIDDEN = [40, 50]
 
@@ -189,24 +190,24 @@ def test_bytes_are_held_against_the_weights_of_the_layers_that_are_not_dense() -
     assert isinstance(held("a", "column", subject, cutouts[2:]), Skipped)
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_peers_of_inference_do_the_operators_work(op: str) -> None:
-    calls = REGISTRY[op].workload([(7, 10), (6, 5, 3), (4, 3, 3, 3)])
-    case = Case(REGISTRY[op], calls)
-    peers = [runner for runner in runners(op) if runner not in CPU.backends(REGISTRY[op])]
+@each_op_where(lambda op: op.sums == "products")
+def test_peers_of_inference_do_the_operators_work(op: Op) -> None:
+    calls = op.workload([(7, 10), (6, 5, 3), (4, 3, 3, 3)])
+    case = Case(op, calls)
+    peers = [runner for runner in runners(op.name) if runner not in CPU.backends(op)]
     assert peers
     for peer in peers:
         answers = case.thunk(peer)()
         assert isinstance(answers, list)
         for args, answer in zip(calls, answers, strict=True):
-            check_answers(op, {peer: answer}, REGISTRY[op].overload(*args))
+            check_answers(op.name, {peer: answer}, op.overload(*args))
     assert case.traffic().flops > 0
 
 
 def test_a_row_of_the_table_tells_flops_where_there_are_any(tmp_path: Path) -> None:
     rows = [
-        Row("structured_linear", "mlp", 1e-3, 1e-3, 1e-3, 5e9, 0.5, 2e11, {}),
-        Row("pack_bits", "mlp", 1e-3, 1e-3, 1e-3, 5e9, 0.5, 0.0, {}),
+        OperatorTiming("structured_linear", "mlp", 1e-3, 1e-3, 1e-3, 5e9, 0.5, 2e11, {}),
+        OperatorTiming("pack_bits", "mlp", 1e-3, 1e-3, 1e-3, 5e9, 0.5, 0.0, {}),
     ]
     assert [str(row).split()[-1] for row in rows] == ["200.0", "-"]
     save(tmp_path / "rows.json", rows, threads=2)
@@ -225,8 +226,12 @@ def test_a_place_is_measured_in_every_format() -> None:
 
 def test_the_model_of_costs_pays_for_wrong_choices_only() -> None:
     work = Work(1, 1, 1, 1, 1, 1, 1)
-    right = costs.Row("a", "column", 0.5, work, {"dense": 3, "structured": 1, "sparse": 2}, _expecting("structured"))
-    wrong = costs.Row("b", "column", 0.5, work, {"dense": 3, "structured": 2, "sparse": 4}, _expecting("dense"))
+    right = costs.FormatTiming(
+        "a", "column", 0.5, work, {"dense": 3, "structured": 1, "sparse": 2}, _expecting("structured")
+    )
+    wrong = costs.FormatTiming(
+        "b", "column", 0.5, work, {"dense": 3, "structured": 2, "sparse": 4}, _expecting("dense")
+    )
     assert (right.choice, right.loss) == ("structured", 0)
     assert (wrong.choice, wrong.fastest, wrong.loss) == ("dense", "structured", 0.5)
     first, second = costs.summary([right, wrong]).splitlines()

@@ -148,6 +148,6 @@ def test_a_stream_fetches_what_is_missing(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert len(stream("permuted-mnist", download=True, tasks=3)) == 3
     assert sorted(path.name for path in download.default_directory().iterdir()) == sorted(sums)
-    monkeypatch.setitem(SOURCES, "mnist", Source("http://127.0.0.1:9/", sums))  # nobody is asked again
+    monkeypatch.setitem(SOURCES, "mnist", Source("http://127.0.0.1:9/", sums))  # no server is asked again
     assert len(stream("permuted-mnist", download=True)) == 10
     assert len(stream("permuted-mnist")) == 10

@@ -15,14 +15,13 @@ from lps.data.base import Examples, hold_out, of_classes, random
 from lps.data.mixed import AsColour
 from lps.data.permuted import Permute, permutation
 from lps.errors import ConfigError, DataError
-from lps.task import Arrays, Batch, Task
+from lps.task import Arrays, Task, TaskData
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from tests.data.test_files import idx, webp, write_sheets, write_tar
 
 
-def arrays(dataset: Dataset[Batch] | None) -> Arrays:
+def arrays(dataset: TaskData | None) -> Arrays:
     assert isinstance(dataset, Arrays)
     return dataset
 

@@ -82,7 +82,7 @@ def test_what_is_cut_out_stands_alone(portable: bool) -> None:
 def test_filters_vanish_with_all_that_reads_them() -> None:
     net = fabricate(toy_mlp(norm=False), 16, density=1, tasks=1, input_shape=(12,))
     prune(net, "0", rows=range(10))  # constants behind a bias: they move into the next one
-    prune(net, "3", columns=[20, 21])  # live, but nobody reads them
+    prune(net, "3", columns=[20, 21])  # live, but no layer reads them
     prune(net, "3", rows=[0, 5])
     x = torch.randn(9, 12)
     for portable in (False, True):
@@ -196,7 +196,7 @@ def test_nothing_is_cut_out_while_a_task_is_learnt() -> None:
 def test_shapes_that_are_no_shapes_are_done_without(caplog: pytest.LogCaptureFixture) -> None:
     net = fabricate(toy_convnet(), 16, input_shape=(3, 8, 8))
     for wrong in ([4, 8, 8], ["a"], "abc", 7):
-        net.metadata.input_shape = wrong
+        net.metadata.input_shape = wrong  # type: ignore[assignment]
         with caplog.at_level(logging.INFO, "lps.extract"):
             assert_same_answers(net, net.extract(1), torch.randn(2, 3, 8, 8), 1)
         assert f"a trial input of shape {wrong} failed" in caplog.text

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.native.build import cuda_include
+from tests.native.build import ROOT, cuda_include
+from tests.native.simulator.count_traffic import SECTION as TRAFFIC
 
 REQUIRED = "LPS_REQUIRE" in os.environ
 if not REQUIRED:
@@ -279,6 +280,13 @@ def test_tables_go_between_the_markers(tmp_path: Path) -> None:
         assert lines[0] == "# GPU kernels"
         assert lines.count("| `copy_kernel<float>` | nvcc | 32 | 0 | 128 | 256 | 75 % |  |") == 1
         assert lines.count("| sm_80 | 1 | 0 | 75 % | 0 of 0 |") == 1
+
+
+def test_the_document_has_a_place_for_every_table() -> None:
+    document = ROOT / "docs" / "gpu-tables.md"
+    for section in (tables.KERNELS, tables.MODEL, TRAFFIC):
+        tables.split(document, section)
+    assert tables.INTRODUCTION in document.read_text()
 
 
 def test_the_model_names_every_operator_and_the_larger_of_its_bounds() -> None:

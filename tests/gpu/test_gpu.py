@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 import lps_kernels
-from lps_kernels import Layer, ProximalAdam
+from lps_kernels import ProximalAdam, WeightState
 from lps_kernels._registry import REGISTRY, Args, Op
 from lps_kernels._samples import Draw
 from tests.helpers import (
-    SUMMED,
     CorrectSqrt,
     assert_close,
     assert_same_bits,
@@ -85,9 +84,9 @@ def on_host(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def compare(op: Op, dtype: torch.dtype, args: Args, got: list[Tensor], want: list[Tensor], what: str) -> None:
-    """Bit by bit, but for sums and for powers that the device takes itself."""
+    """Bit by bit, except for sums and for powers that the device computes."""
     powers = op.name == "proximal_adam_" and args[-1] is not None
-    if op.name in SUMMED or powers:
+    if op.sums or powers:
         assert_close(op, dtype, got, want, what)
     else:
         assert_same_bits(got, want, what)
@@ -195,7 +194,7 @@ def test_calls_keep_to_the_current_stream(op: Op, backend: str) -> None:
     assert_same_bits(on_host(results), want, op.name)
 
 
-def make_layers(sizes: list[tuple[int, ...]]) -> list[Layer]:
+def make_layers(sizes: list[tuple[int, ...]]) -> list[WeightState]:
     """Layers with gradients, on the device, the same at every call."""
     draw, layers = Draw(), []
     for size in sizes:
@@ -203,7 +202,7 @@ def make_layers(sizes: list[tuple[int, ...]]) -> list[Layer]:
         owner = draw.owner(size).to(DEVICE)
         effective = torch.nn.Parameter(lps_kernels.compose_owned(v, w_bar, owner))
         effective.grad = gradient
-        layers.append(Layer(effective, v, w_bar, owner, centre))
+        layers.append(WeightState(effective, v, w_bar, owner, centre))
     return layers
 
 

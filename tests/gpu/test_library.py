@@ -1,4 +1,4 @@
-"""The library with CUDA kernels in it, built as ``LPS_CUDA=1 pip install .`` builds it but for one architecture."""
+"""The library with CUDA kernels in it, built as ``LPS_CUDA=1 pip install .`` builds it, for one architecture only."""
 
 from __future__ import annotations
 

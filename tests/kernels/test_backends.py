@@ -175,7 +175,7 @@ def test_a_file_that_is_no_library_is_refused_with_a_reason(
     [
         ("LPS_REQUIRE", "gpu", "lps_kernels: LPS_REQUIRE: expected one of native, cuda, triton, got gpu"),
         ("LPS_TF32", "yes", "lps_kernels: LPS_TF32: expected one of 0, 1, got yes"),
-        ("LPS_BACKEND", "fast", "lps_kernels: LPS_BACKEND: expected one of native, triton, reference, got fast"),
+        ("LPS_BACKEND", "fast", "lps_kernels: LPS_BACKEND: expected one of native, cuda, triton, reference, got fast"),
     ],
 )
 def test_a_variable_with_an_unknown_value_is_refused(variable: str, value: str, sentence: str) -> None:
@@ -320,7 +320,7 @@ def test_on_rocm_a_library_with_cuda_kernels_says_what_to_do() -> None:
     code = f"""{pretend}
 from lps_kernels.backends.gpu import cuda
 torch._C._dispatch_has_kernel_for_dispatch_key = lambda name, key: True
-print(cuda(True)[1])
+print(cuda(True, False)[1])
 """
     done = run(["-c", code], ROOT)
     assert done.stdout.splitlines()[-1].endswith(

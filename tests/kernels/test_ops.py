@@ -12,13 +12,13 @@ from torch import Tensor
 from lps_kernels._registry import Args, Op
 from tests.helpers import (
     OPS,
-    SUMMED,
     CorrectSqrt,
     assert_close,
     assert_same_bits,
     copy_of,
     each_op,
     each_op_and_dtype,
+    each_op_where,
     each_sample,
     names_of,
     results_of,
@@ -29,7 +29,8 @@ from tests.helpers import (
 
 ROUNDED = (torch.float32, torch.bfloat16, torch.float16)
 
-mutating = pytest.mark.parametrize("op", [op for op in OPS if op.mutates], ids=lambda op: op.name)
+mutating = each_op_where(lambda op: bool(op.mutates))
+functional = each_op_where(lambda op: not op.mutates)
 
 
 @each_op_and_dtype(lambda op, dtype: True)
@@ -38,7 +39,7 @@ def test_op_gives_the_bits_of_its_reference(op: Op, dtype: torch.dtype) -> None:
         with CorrectSqrt():
             want = results_of(op, op.reference, copy_of(args))
             got = results_of(op, op.overload, args)
-        if op.name in SUMMED:
+        if op.sums:
             assert_close(op, dtype, got, want, name)
         else:
             assert_same_bits(got, want, name)
@@ -118,7 +119,7 @@ def _fresh_results(op: Op, args: Args) -> list[Tensor]:
     return tensors_in(op.overload(*args))
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if not op.mutates], ids=lambda op: op.name)
+@functional
 def test_results_have_memory_of_their_own(op: Op) -> None:
     for dtype in op.dtypes:
         for name, args in each_sample(op, dtype):
@@ -130,7 +131,7 @@ def test_results_have_memory_of_their_own(op: Op) -> None:
             assert all(tensor.is_contiguous() for tensor in results), f"{name}: result is not contiguous"
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if not op.mutates], ids=lambda op: op.name)
+@functional
 def test_every_element_of_a_fresh_result_is_written(op: Op) -> None:
     # In this mode torch fills new memory with NaN (integers with their largest value) instead of leaving it as found.
     torch.use_deterministic_algorithms(True)
@@ -139,7 +140,7 @@ def test_every_element_of_a_fresh_result_is_written(op: Op) -> None:
         for name, args in each_sample(op, dtype):
             want = results_of(op, op.reference, copy_of(args))
             got = _fresh_results(op, args)
-            if op.name in SUMMED:
+            if op.sums:
                 assert_close(op, dtype, got, want, name)
             else:
                 assert_same_bits(got, want, name)

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
 import lps_kernels
-from lps_kernels import Layer, ProximalAdam
+from lps_kernels import ProximalAdam, WeightState
 from tests.helpers import assert_same_bits
 
 SHAPES = [(16, 8), (4, 16)]
 PULL: dict[str, Any] = {"rho": 0.05, "tau": 0.02}
 
 
-def make_layers(dtype: torch.dtype = torch.float64, free_share: float = 0.5, seed: int = 0) -> list[Layer]:
+def make_layers(dtype: torch.dtype = torch.float64, free_share: float = 0.5, seed: int = 0) -> list[WeightState]:
     """Two layers whose weights are free, owned by tasks 1 to 3, kept and not, in every combination."""
     generator = torch.Generator().manual_seed(seed)
     layers = []
@@ -30,7 +30,7 @@ def make_layers(dtype: torch.dtype = torch.float64, free_share: float = 0.5, see
         owner[torch.rand(shape, generator=generator) < free_share] = 0
         owner |= 0x80 * torch.randint(0, 2, shape, generator=generator, dtype=torch.uint8)
         effective = torch.nn.Parameter(lps_kernels.compose_owned(v, w_bar, owner))
-        layers.append(Layer(effective, v, w_bar, owner, centre))
+        layers.append(WeightState(effective, v, w_bar, owner, centre))
     return layers
 
 
@@ -47,7 +47,7 @@ def loss_of(weights: list[Tensor], dtype: torch.dtype = torch.float64) -> Tensor
 
 
 def train(optimizer: ProximalAdam, steps: int) -> list[float]:
-    """Losses of so many steps."""
+    """The loss of each step."""
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
@@ -299,7 +299,7 @@ def test_a_pull_without_a_centre_is_refused_before_anything_moves() -> None:
 
 
 def test_a_capturable_step_counts_on_the_device_and_gives_the_same_bits() -> None:
-    def optimizer(layers: list[Layer], capturable: bool) -> ProximalAdam:
+    def optimizer(layers: list[WeightState], capturable: bool) -> ProximalAdam:
         return ProximalAdam(layers, lr=1e-2, rho=0.1, tau=0.2, capturable=capturable)
 
     plain, capturable = optimizer(make_layers(), False), optimizer(make_layers(), True)

@@ -29,7 +29,7 @@ OWNERS = st.sampled_from([0, 0x80, 1, 0x81, 127, 0xFF])
 
 
 @dataclass
-class Layer:
+class Projection:
     """One small layer and how it is to be projected."""
 
     x: Tensor
@@ -65,14 +65,14 @@ class Layer:
 @st.composite
 def layers(
     draw: st.DrawFn, single: bool = False, values: st.SearchStrategy[float] = VALUES, region: str | None = None
-) -> Layer:
+) -> Projection:
     """Layers of up to six groups, which the region covers in unequal parts."""
     a, b = (1, 1) if single else (draw(st.integers(1, 3)), draw(st.integers(1, 3)))
     g = draw(st.integers(0, 9 if single else 6))
     size, dtype = a * g * b, draw(st.sampled_from(FLOATS))
     x = torch.tensor(draw(st.lists(values, min_size=size, max_size=size)), dtype=dtype)
     owner = torch.tensor(draw(st.lists(OWNERS, min_size=size, max_size=size)), dtype=torch.uint8)
-    layer = Layer(x, owner, (a, g, b), region or draw(st.sampled_from(["all", "free", "owned"])), 0)
+    layer = Projection(x, owner, (a, g, b), region or draw(st.sampled_from(["all", "free", "owned"])), 0)
     layer.keep = draw(st.integers(0, len(layer.groups())))
     return layer
 
@@ -88,7 +88,7 @@ def kept_groups(kept: Tensor) -> list[int]:
 
 
 @given(layers())
-def test_exactly_keep_groups_survive_with_all_their_coordinates_of_the_region(layer: Layer) -> None:
+def test_exactly_keep_groups_survive_with_all_their_coordinates_of_the_region(layer: Projection) -> None:
     for score, output in (("l2", "values"), ("half", "mask")):
         _, kept = layer.project(score, output)
         groups = kept_groups(kept)
@@ -97,7 +97,7 @@ def test_exactly_keep_groups_survive_with_all_their_coordinates_of_the_region(la
 
 
 @given(layers())
-def test_result_holds_the_values_or_ones_of_the_kept_coordinates_and_zero_elsewhere(layer: Layer) -> None:
+def test_result_holds_the_values_or_ones_of_the_kept_coordinates_and_zero_elsewhere(layer: Projection) -> None:
     for score in ("l2", "half"):
         values, kept = layer.project(score, "values")
         assert torch.equal(values, torch.where(kept, layer.x.view(layer.view), 0))
@@ -107,14 +107,14 @@ def test_result_holds_the_values_or_ones_of_the_kept_coordinates_and_zero_elsewh
 
 
 @given(layers())
-def test_projecting_twice_is_projecting_once(layer: Layer) -> None:
+def test_projecting_twice_is_projecting_once(layer: Projection) -> None:
     once, _ = layer.project("l2", "values")
     layer.x = once.reshape(-1)
     assert torch.equal(layer.project("l2", "values")[0], once)
 
 
 @given(layers())
-def test_projecting_a_mask_twice_is_projecting_it_once(layer: Layer) -> None:
+def test_projecting_a_mask_twice_is_projecting_it_once(layer: Projection) -> None:
     once, kept = layer.project("half", "mask")
     layer.x = once.reshape(-1)
     again, same = layer.project("half", "mask")
@@ -123,7 +123,7 @@ def test_projecting_a_mask_twice_is_projecting_it_once(layer: Layer) -> None:
 
 
 @given(layers())
-def test_no_vector_on_as_many_groups_is_closer(layer: Layer) -> None:
+def test_no_vector_on_as_many_groups_is_closer(layer: Projection) -> None:
     projected, _ = layer.project("l2", "values")
     target = torch.where(layer.inside(), layer.x.view(layer.view), 0)
     # Of the vectors on given groups, the closest one copies the values there.
@@ -133,7 +133,7 @@ def test_no_vector_on_as_many_groups_is_closer(layer: Layer) -> None:
 
 
 @given(layers(single=True))
-def test_no_binary_vector_with_as_many_ones_is_closer_as_appendix_b_proves(layer: Layer) -> None:
+def test_no_binary_vector_with_as_many_ones_is_closer_as_appendix_b_proves(layer: Projection) -> None:
     mask, _ = layer.project("signed", "mask")
     target = torch.where(layer.inside(), layer.x.view(layer.view), 0)
     assert float(mask.sum()) == layer.keep
@@ -143,7 +143,7 @@ def test_no_binary_vector_with_as_many_ones_is_closer_as_appendix_b_proves(layer
 
 
 @given(layers(region="owned"))
-def test_no_binary_vector_constant_on_groups_is_closer(layer: Layer) -> None:
+def test_no_binary_vector_constant_on_groups_is_closer(layer: Projection) -> None:
     mask, _ = layer.project("half", "mask")
     owned = layer.inside()
     target = torch.where(owned, layer.x.view(layer.view), 0)
@@ -159,7 +159,7 @@ def _selected(scores: list[float], candidates: list[int], keep: int) -> list[int
 
 
 @given(layers(single=True, values=st.one_of(VALUES, NONFINITE)))
-def test_ties_go_to_the_lowest_index_and_nan_counts_as_largest(layer: Layer) -> None:
+def test_ties_go_to_the_lowest_index_and_nan_counts_as_largest(layer: Projection) -> None:
     numbers = layer.x.double().tolist()
     for score, key in (("magnitude", [abs(x) for x in numbers]), ("signed", numbers)):
         _, kept = layer.project(score, "mask")
@@ -167,7 +167,7 @@ def test_ties_go_to_the_lowest_index_and_nan_counts_as_largest(layer: Layer) -> 
 
 
 @given(layers(values=st.sampled_from([0.0, 1.0, -1.0, 2.0, float("nan"), inf, -inf])))
-def test_tied_and_nan_groups_follow_the_same_order(layer: Layer) -> None:
+def test_tied_and_nan_groups_follow_the_same_order(layer: Projection) -> None:
     # Whole numbers: the sums are exact in any order, so equal groups tie exactly.
     values, inside = layer.x.view(layer.view).double(), layer.inside()
     of_l2 = torch.where(inside, values.square(), 0).sum(dim=(0, 2)).tolist()
@@ -180,7 +180,7 @@ def test_tied_and_nan_groups_follow_the_same_order(layer: Layer) -> None:
 
 
 @given(layers())
-def test_every_kept_score_is_at_least_every_dropped_one(layer: Layer) -> None:
+def test_every_kept_score_is_at_least_every_dropped_one(layer: Projection) -> None:
     owner = [] if layer.region == "all" else [layer.owner]
     for score in ("l2", "half"):
         (scores,) = lps_kernels.group_scores([layer.x], [layer.view], score=score, owner=owner, region=layer.region)
@@ -191,7 +191,7 @@ def test_every_kept_score_is_at_least_every_dropped_one(layer: Layer) -> None:
 
 
 @given(st.lists(layers(region="free"), min_size=1, max_size=4))
-def test_layers_of_one_call_do_not_affect_each_other(batch: list[Layer]) -> None:
+def test_layers_of_one_call_do_not_affect_each_other(batch: list[Projection]) -> None:
     for layer in batch:
         layer.x = layer.x.float()
     together, bits = lps_kernels.project(

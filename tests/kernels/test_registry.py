@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import lps_kernels
 from lps_kernels._registry import REGISTRY, Cost, Op, Sample, Tolerance
-from tests.helpers import copy_of, each_op, map_tensors, names_of, tensors_in
+from tests.helpers import copy_of, counts_of, each_op, map_tensors, names_of, tensors_in
 from tests.kernels.test_ops_autograd import GRADCHECKED, PLAIN
 from tests.native.adaptors import ADAPTORS
 
@@ -24,7 +24,7 @@ SMALL_SHAPES = [(6, 4), (5, 2, 3)]
 
 def missing(op: Op) -> list[str]:
     """Everything that the op lacks, one phrase each."""
-    checks = (_samples, _refusals, _tolerance, _workload, _schema, _fake, _gradients, _kernels)
+    checks = (_samples, _refusals, _tolerance, _workload, _schema, _fake, _gradients, _kernels, _on_gpu)
     return [f"{op.name}: {phrase}" for check in checks for phrase in check(op)]
 
 
@@ -33,7 +33,6 @@ def floats(values: object) -> list[Tensor]:
 
 
 def _samples(op: Op) -> Iterator[str]:
-    keeps = [index for index, name in enumerate(names_of(op)) if name.startswith("keep")]
     for dtype in op.dtypes:
         samples = list(op.samples(dtype))
         if not samples:
@@ -51,7 +50,7 @@ def _samples(op: Op) -> Iterator[str]:
             yield f"no sample that is not contiguous in {dtype}"
         if dtype.is_floating_point and not any(_has_nan_and_inf(sample) for sample in samples):
             yield f"no sample with NaN and Inf in {dtype}"
-        for index in keeps:
+        for index in counts_of(op):
             yield from (f"{phrase} in {dtype}" for phrase in _counts(op, index, samples))
 
 
@@ -148,6 +147,13 @@ def _kernels(op: Op) -> Iterator[str]:
         yield "no native CPU kernel"
 
 
+def _on_gpu(op: Op) -> Iterator[str]:
+    if op.launches < 1:
+        yield f"{op.launches} launches"
+    if op.tensor_cores and op.sums != "products":
+        yield "tensor cores, but no sums of products"
+
+
 @each_op
 def test_the_op_lacks_nothing(op: Op) -> None:
     found = missing(op)
@@ -205,6 +211,8 @@ FAULTS: dict[str, tuple[Op, str]] = {
     "mutates": (replace(PROJECT, mutates=("x",)), "mutates ['x'], but its schema says []"),
     "argument": (replace(PROJECT, differentiable=("z",)), "names an argument z that its schema does not have"),
     "gradients": (replace(PROJECT, differentiable=("x",)), "no gradient test in x"),
+    "launches": (replace(PROJECT, launches=0), "0 launches"),
+    "tensor cores": (replace(PROJECT, tensor_cores=True), "tensor cores, but no sums of products"),
 }
 
 

@@ -13,6 +13,7 @@ from lps import Arrays, Lifelong, Listener, LPSConfig, Row, Task
 from lps.errors import ConfigError, DataError, DivergedError
 from lps.methods.lps.plan import rounded
 from lps.partition import Partition
+from lps.task import TaskData
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -257,13 +258,14 @@ def test_an_interrupted_task_leaves_no_trace(
 
 
 class Failing(Dataset[tuple[Tensor, Tensor]]):
-    """Examples that can be read only so often."""
+    """TaskData that can be read only so often."""
 
-    def __init__(self, examples: Dataset[tuple[Tensor, Tensor]], passes: int) -> None:
-        self.examples, self.left = examples, passes * len(examples)  # type: ignore[arg-type]
+    def __init__(self, examples: TaskData, passes: int) -> None:
+        assert isinstance(examples, Arrays)
+        self.examples, self.left = examples, passes * len(examples)
 
     def __len__(self) -> int:
-        return len(self.examples)  # type: ignore[arg-type]
+        return len(self.examples)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         self.left -= 1
@@ -446,11 +448,12 @@ def test_an_earlier_task_cannot_run_while_another_is_learnt() -> None:
 
 def test_any_dataset_will_do() -> None:
     class Squares(Dataset[tuple[Tensor, Tensor]]):
-        def __init__(self, arrays: Dataset[tuple[Tensor, Tensor]]) -> None:
+        def __init__(self, arrays: TaskData) -> None:
+            assert isinstance(arrays, Arrays)
             self.arrays = arrays
 
         def __len__(self) -> int:
-            return len(self.arrays)  # type: ignore[arg-type]
+            return len(self.arrays)
 
         def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
             return self.arrays[index]

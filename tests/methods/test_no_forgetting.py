@@ -1,4 +1,4 @@
-"""Promise 1: every earlier task answers bit for bit as on the day it was learnt."""
+"""Promise 1: every earlier task answers bit for bit as right after it was learnt."""
 
 from __future__ import annotations
 

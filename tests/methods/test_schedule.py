@@ -9,7 +9,7 @@ from lps.methods.schedule import learning_rate
 
 def test_three_levels_of_evenly_spaced_projections() -> None:
     plan = penalties(1e-3, levels=3, steps=90, steps_per_epoch=1)
-    assert list(plan) == list(range(1, 90)), "one an epoch, but for the first"
+    assert list(plan) == list(range(1, 90)), "one per epoch, except for the first"
     assert [step for step, (_, fresh) in plan.items() if fresh] == [1, 30, 60]
     assert plan[29][0] == pytest.approx(1e-3)
     assert plan[30][0] == pytest.approx(1e-2)

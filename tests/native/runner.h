@@ -12,7 +12,7 @@
 
 #include "lps.h"
 
-// How the work is cut: into ranges of `grain` units, in order or from the last to the first, on so many threads.
+// How the work is cut: into ranges of `grain` units, in order or from the last to the first, on `threads` threads.
 struct Partition {
   int64_t threads, grain;
   bool reversed;

@@ -12,17 +12,16 @@ from types import ModuleType
 import pytest
 import torch
 
-from benchmarks.gpu.model import LAUNCHES
 from lps_kernels._registry import REGISTRY, Args, BadInput, Op, Sample
 from lps_kernels.packing import pack_linear
 from tests.helpers import (
     OPS,
-    PRODUCTS,
-    SUMMED,
     CorrectSqrt,
     assert_same_bits,
     copy_of,
     each_op_and_dtype,
+    each_op_where,
+    each_selecting_op,
     finite,
     names_of,
     results_of,
@@ -51,7 +50,7 @@ def label(sample: Sample, way: Simulated) -> str:
     return f"{sample.name}, order {way.order}, {way.processors} multiprocessors"
 
 
-@each_op_and_dtype(lambda op, dtype: op.name not in SUMMED)
+@each_op_and_dtype(lambda op, dtype: op.sums is None)
 def test_kernels_give_the_bits_of_the_reference_in_every_order(
     op: Op, dtype: torch.dtype, simulated: ModuleType
 ) -> None:
@@ -63,7 +62,7 @@ def test_kernels_give_the_bits_of_the_reference_in_every_order(
             assert_same_bits(ADAPTORS[op.name](way, *sample.args), want, label(sample, way))
 
 
-@each_op_and_dtype(lambda op, dtype: op.name in SUMMED)
+@each_op_and_dtype(lambda op, dtype: op.sums is not None)
 def test_sums_have_the_same_bits_in_every_order_and_are_those_of_the_reference(
     op: Op, dtype: torch.dtype, simulated: ModuleType
 ) -> None:
@@ -78,7 +77,7 @@ def test_sums_have_the_same_bits_in_every_order_and_are_those_of_the_reference(
             assert_same_bits(other, got[0], label(sample, way))
 
 
-@each_op_and_dtype(lambda op, dtype: op.name in SUMMED)
+@each_op_and_dtype(lambda op, dtype: op.sums is not None)
 def test_sums_are_right_on_devices_of_any_size(op: Op, dtype: torch.dtype, simulated: ModuleType) -> None:
     relative = op.tolerance.relative[dtype]
     for sample in small_samples(op, dtype, 12, 100_000):
@@ -88,15 +87,14 @@ def test_sums_are_right_on_devices_of_any_size(op: Op, dtype: torch.dtype, simul
             torch.testing.assert_close(got, reference, rtol=relative, atol=16 * relative, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", ["structured_linear", "masked_linear", "structured_conv2d"])
-def test_products_round_to_tf32_where_that_is_allowed_and_only_there(name: str, simulated: ModuleType) -> None:
-    op = REGISTRY[name]
+@each_op_where(lambda op: op.tensor_cores)
+def test_products_round_to_tf32_where_that_is_allowed_and_only_there(op: Op, simulated: ModuleType) -> None:
     samples = list(filter(finite, op.samples(torch.float32)))
     wanted = [results_of(op, op.reference, copy_of(sample.args))[0] for sample in samples]
     sample, want = max(zip(samples, wanted, strict=True), key=lambda pair: pair[1].numel())
     errors = []
     for tf32 in (False, True):
-        (got,) = ADAPTORS[name](Simulated(simulated, tf32=tf32), *sample.args)
+        (got,) = ADAPTORS[op.name](Simulated(simulated, tf32=tf32), *sample.args)
         errors.append(float((got - want).abs().max() / want.abs().max()))
     # TF32 has 10 bits after the leading one.
     assert errors[0] < 2.0**-18
@@ -129,27 +127,25 @@ def shortfalls(op: Op) -> list[BadInput]:
     return [bad for bad in op.bad_inputs() if "groups of layer" in bad.message]
 
 
-@pytest.mark.parametrize("name", ["project", "admm_update_"])
-def test_a_shortfall_that_sizes_tell_is_reported_and_nothing_is_written(name: str, simulated: ModuleType) -> None:
-    op = REGISTRY[name]
+@each_selecting_op
+def test_a_shortfall_that_sizes_tell_is_reported_and_nothing_is_written(op: Op, simulated: ModuleType) -> None:
     for bad in shortfalls(op):
         for way in ways(simulated):
             for keep in (-1, 1000):
                 with pytest.raises(ShortfallError) as raised:
-                    ADAPTORS[name](way, *with_keep(op, bad, keep))
+                    ADAPTORS[op.name](way, *with_keep(op, bad, keep))
                 assert f"[{raised.value.layer}]: expected between 0 and " in bad.message
                 assert raised.value.untouched, bad.name
 
 
-@pytest.mark.parametrize("name", ["project", "admm_update_"])
-def test_more_groups_than_a_region_has_are_all_of_them(name: str, simulated: ModuleType) -> None:
-    op = REGISTRY[name]
+@each_selecting_op
+def test_more_groups_than_a_region_has_are_all_of_them(op: Op, simulated: ModuleType) -> None:
     by_values = [bad for bad in shortfalls(op) if bad.reads_values]
     assert len(by_values) >= 2
     for bad in by_values:
         want = results_of(op, op.reference, copy_of(with_keep(op, bad, None)))
         for way in ways(simulated):
-            assert_same_bits(ADAPTORS[name](way, *bad.args), want, bad.name)
+            assert_same_bits(ADAPTORS[op.name](way, *bad.args), want, bad.name)
 
 
 @pytest.mark.parametrize("size", [4, 32_736, 32_740, 100_000])
@@ -172,7 +168,7 @@ def kernels_in_the_sources() -> set[str]:
 
 
 # The address sanitizer sees every sample in one order, the orders taking turns. The thread sanitizer keeps a record of
-# every thread, so it sees each fifth of those with up to so many elements.
+# every thread, so it sees every fifth of those with up to ``most`` elements.
 @pytest.mark.parametrize(("build", "most", "step"), [("address", 1 << 40, 1), ("thread", 110_000, 5)])
 def test_every_kernel_runs_in_every_order_without_a_fault_that_a_sanitizer_sees(
     build: str, most: int, step: int, simulator: Build
@@ -186,7 +182,7 @@ def test_every_kernel_runs_in_every_order_without_a_fault_that_a_sanitizer_sees(
 
 
 def admm_layers(count: int) -> Args:
-    """A call over so many small layers, every kind of group among them."""
+    """A call over ``count`` small layers, every kind of group among them."""
     torch.manual_seed(count)
     shapes = [(3 + i % 3, 4, 2) for i in range(count)]
     v, centre = ([torch.randn(shape) for shape in shapes] for _ in range(2))
@@ -259,7 +255,7 @@ def test_a_projection_reads_the_values_twice_and_writes_them_once(groups: str, c
     assert sum(moved["scratch"]) <= 2, moved
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if op.name not in PRODUCTS], ids=lambda op: op.name)
+@each_op_where(lambda op: op.sums != "products")
 def test_kernels_move_the_bytes_and_take_the_launches_that_the_model_of_times_counts(
     op: Op, counting: ModuleType
 ) -> None:
@@ -270,7 +266,7 @@ def test_kernels_move_the_bytes_and_take_the_launches_that_the_model_of_times_co
     assert must <= sum(traffic.of_arguments for traffic in moved.values()) <= 1.01 * must
     # Partial sums of groups, and the keys inside a bracket, which a search reads several times.
     assert sum(traffic.own for traffic in moved.values()) <= 0.15 * must
-    assert launches == LAUNCHES.get(op.name, 1)
+    assert launches == op.launches
 
 
 def test_every_family_has_a_fault_of_every_kind_that_it_can_have() -> None:

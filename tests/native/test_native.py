@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from lps_kernels._registry import REGISTRY, Op, Sample
-from tests.helpers import SUMMED, CorrectSqrt, assert_same_bits, copy_of, each_op_and_dtype, raw_cpu_dtypes, results_of
+from tests.helpers import (
+    CorrectSqrt,
+    assert_same_bits,
+    copy_of,
+    each_op_and_dtype,
+    each_selecting_op,
+    raw_cpu_dtypes,
+    results_of,
+)
 from tests.native.adaptors import ADAPTORS, Native, ShortfallError
 from tests.native.sanitizers import run_sanitized
 
@@ -34,7 +42,7 @@ def label(sample: Sample, native: Native) -> str:
     return f"{sample.name} on {native.isa}, {native.threads} threads, grain {native.grain}"
 
 
-@each_op_and_dtype(lambda op, dtype: op.name not in SUMMED)
+@each_op_and_dtype(lambda op, dtype: op.sums is None)
 def test_kernels_give_the_bits_of_the_reference_for_any_cut(op: Op, dtype: torch.dtype, bridge: ModuleType) -> None:
     ways = list(cuts(bridge))
     for sample in op.samples(dtype):
@@ -44,14 +52,14 @@ def test_kernels_give_the_bits_of_the_reference_for_any_cut(op: Op, dtype: torch
             assert_same_bits(ADAPTORS[op.name](native, *sample.args), want, label(sample, native))
 
 
-@each_op_and_dtype(lambda op, dtype: op.name in SUMMED and dtype in raw_cpu_dtypes(op))
+@each_op_and_dtype(lambda op, dtype: op.sums is not None and dtype in raw_cpu_dtypes(op))
 def test_sums_have_the_same_bits_for_any_cut_and_are_those_of_the_reference(
     op: Op, dtype: torch.dtype, bridge: ModuleType
 ) -> None:
     ways, relative = list(cuts(bridge)), op.tolerance.relative[dtype]
     # The square of an fp64 number is not exact in fp64, and AVX2 does not round it. Nor does any set but the scalar one
     # round products of matrices, and few examples are summed lane by lane. So each set has its own bits there.
-    of_its_own = op.name != "group_scores" or dtype == torch.float64
+    of_its_own = op.sums == "products" or dtype == torch.float64
     for sample in op.samples(dtype):
         want: dict[str, list[Tensor]] = {}
         reference = results_of(op, op.reference, sample.args)
@@ -62,15 +70,15 @@ def test_sums_have_the_same_bits_for_any_cut_and_are_those_of_the_reference(
             torch.testing.assert_close(got, reference, rtol=relative, atol=16 * relative, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", ["project", "admm_update_"])
-def test_a_shortfall_is_reported_and_nothing_is_written(name: str, bridge: ModuleType) -> None:
-    op, refused = REGISTRY[name], 0
+@each_selecting_op
+def test_a_shortfall_is_reported_and_nothing_is_written(op: Op, bridge: ModuleType) -> None:
+    refused = 0
     for bad in op.bad_inputs():
         if "groups of layer" not in bad.message:
             continue
         for native in cuts(bridge):
             with pytest.raises(ShortfallError) as raised:
-                ADAPTORS[name](native, *bad.args)
+                ADAPTORS[op.name](native, *bad.args)
             shortfall, kind = raised.value, "" if raised.value.region == "all" else f"{raised.value.region} "
             expected = f"between 0 and {shortfall.available} (the {kind}groups of layer {shortfall.layer})"
             assert f"[{shortfall.layer}]: expected {expected}" in bad.message

@@ -56,7 +56,7 @@ def test_refusals_are_the_references(name: str) -> None:
         assert str(raised.value) == bad.message
 
 
-PRODUCTS = {
+TILES_OF = {
     "structured_linear": TILES,
     "masked_linear": MASKED_TILES,
     "structured_conv2d": TILES,
@@ -65,7 +65,7 @@ PRODUCTS = {
 }
 EVERY_TILE = [
     pytest.param(name, dtype, tile, id=f"{name}-{str(dtype)[6:]}-{tile.examples}x{tile.rows}")
-    for name, tiles in PRODUCTS.items()
+    for name, tiles in TILES_OF.items()
     for dtype in (torch.float32, torch.float64, torch.float16)
     for tile in tiles[dtype.itemsize]
 ]
@@ -127,7 +127,7 @@ def test_a_keep_that_no_layer_could_have_is_refused(keep: int) -> None:
 
 
 def call_over_layers(name: str, layers: int) -> Args:
-    """A call over so many layers, of groups of one weight and of several."""
+    """A call over this many layers, of groups of one weight and of several."""
     draw = Draw()
     shapes = [(6, 7), (9,), (3, 40)] * (layers // 3)
     x, owner = [draw.normal(shape) for shape in shapes], [draw.owner(shape) for shape in shapes]

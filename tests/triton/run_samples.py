@@ -2,7 +2,7 @@
 
     TRITON_INTERPRET=1 python -m tests.triton.run_samples
 
-Reads one task a line, ``operator dtype``, and answers with one line of JSON each. What a call reads or writes beside
+Reads one task per line, ``operator dtype``, and answers with one line of JSON each. What a call reads or writes beside
 its tensors ends the process. Tensors that end at a guard page begin at any address.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from lps_kernels._registry import REGISTRY, Args, Op, Sample
 from lps_kernels.backends.triton import KERNELS, _launch
 from lps_kernels.backends.triton._launch import Sizes
-from tests.helpers import SUMMED, CorrectSqrt, assert_same_bits, copy_of, map_tensors, results_of, weights_in
+from tests.helpers import CorrectSqrt, assert_same_bits, copy_of, map_tensors, results_of, weights_in
 from tests.triton.guard import (
     GuardedAllocation,
     Order,
@@ -104,7 +104,7 @@ def check(op: Op, dtype: torch.dtype, sample: Sample, number: int) -> int:
     for way in ways(op, sample, dtype, number):
         got = run(op, sample.args, way)
         calls += 1
-        if op.name in SUMMED:
+        if op.sums:
             relative = op.tolerance.relative[dtype]
             torch.testing.assert_close(got, want, rtol=relative, atol=16 * relative, equal_nan=True)
         else:

@@ -28,11 +28,11 @@ def task_of(op: Op, dtype: torch.dtype) -> Task:
 
 @pytest.fixture(scope="module")
 def results(request: pytest.FixtureRequest) -> dict[Task, dict[str, Any]]:
-    """All wanted tasks, two at a time; the longest first."""
+    """All wanted tasks, two at a time; those of several launches take longest and go first."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
     params: list[dict[str, Any]] = [item.callspec.params for item in items if "results" in item.fixturenames]
     wanted = [task_of(param["op"], param["dtype"]) for param in params]
-    return run_all(sorted(wanted, key=lambda task: task[0] not in ("project", "admm_update_", "group_scores")))
+    return run_all(sorted(wanted, key=lambda task: -REGISTRY[task[0]].launches))
 
 
 @each_op_and_dtype(lambda op, dtype: True)

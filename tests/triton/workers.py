@@ -77,7 +77,7 @@ class Worker:
 
 
 def run_all(tasks: Iterable[Task]) -> dict[Task, dict[str, Any]]:
-    """The result of every task, by one process a core."""
+    """The result of every task, by one process per core."""
     waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     for task in tasks:
         waiting.put(task)

@@ -1,41 +1,14 @@
-"""The operators in Triton, for GPUs of either make; importing this imports Triton.
+"""The operators in Triton, for GPUs of NVIDIA and AMD; importing this imports Triton.
 
 None of it has run on a GPU: the kernels are compiled for every listed architecture and run by Triton's interpreter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from lps_kernels.backends.triton import bits, compose, convolution, linear, project, scores, select, sparse, step
-from lps_kernels.backends.triton._launch import Ahead
+from lps_kernels.backends.triton._launch import Ahead, Kernels
 
-KERNELS: dict[str, Callable[..., Any]] = {
-    "pack_bits": bits.pack_bits,
-    "unpack_bits": bits.unpack_bits,
-    "compose": compose.compose,
-    "compose_out": compose.compose_out,
-    "compose_owned": compose.compose_owned,
-    "compose_owned_out": compose.compose_owned_out,
-    "group_scores": scores.group_scores,
-    "project": project.project,
-    "admm_update_": project.admm_update_,
-    "proximal_adam_": step.proximal_adam_,
-    "proximal_grad_": step.proximal_grad_,
-    **linear.KERNELS,
-    **convolution.KERNELS,
-    **sparse.KERNELS,
-}
-# Every kernel as it is compiled ahead of time.
-AOT: list[Ahead] = [
-    *bits.AOT,
-    *compose.AOT,
-    *scores.AOT,
-    *select.AOT,
-    *project.AOT,
-    *step.AOT,
-    *linear.AOT,
-    *convolution.AOT,
-    *sparse.AOT,
-]
+# Each has KERNELS, its operators by name, and AOT, its kernels as they are compiled ahead of time.
+MODULES = (bits, compose, scores, project, step, linear, convolution, sparse)
+KERNELS: Kernels = {name: call for module in MODULES for name, call in module.KERNELS.items()}
+AOT: list[Ahead] = [*select.AOT, *(ahead for module in MODULES for ahead in module.AOT)]

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 T = TypeVar("T")
+Kernels = dict[str, Callable[..., Any]]  # operators by name
 
 INTERPRETING: bool = triton.knobs.runtime.interpret
 
@@ -48,15 +49,15 @@ class Ahead:
 class Sizes:
     """How the work of the multi-tensor kernels is cut. The tests run other cuts too; the result is the same bits."""
 
-    step: int = 1024  # weights a program of the optimiser step
-    chunk: int = 1024  # coordinates a program that selects or writes; below 2^16
+    step: int = 1024  # weights per program of the optimiser step
+    chunk: int = 1024  # coordinates per program that selects or writes; below 2^16
     search: int = 512  # keys that a search looks at together
     sample: int = 4096  # coordinates that bracket a threshold
     digit: int = 8  # bits of a key that one pass of a search settles
     columns: tuple[int, int] = (4, 128)  # tile of rows x columns for groups of short runs
     runs: tuple[int, int] = (2, 256)  # tile of groups x coordinates for groups of long runs
     depth: int = 32  # tiles that one program sums
-    fold: int = 128  # groups a program that adds up partial sums
+    fold: int = 128  # groups per program that adds up partial sums
 
 
 sizes = Sizes()
@@ -121,5 +122,5 @@ def parts_of(count: int, size: int) -> int:
 
 
 def registers(most: int) -> dict[str, object]:
-    """The option that leaves a thread so many; AMD's compiler knows no such option."""
+    """The option that limits a thread to ``most`` registers; AMD's compiler has no such option."""
     return {} if torch.version.hip else {"maxnreg": most}

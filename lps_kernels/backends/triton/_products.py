@@ -196,7 +196,7 @@ def product_kernel(
     ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """One tile of a product with some rows and columns of a weight, or with those that a task's mask selects."""
+    """One tile of a product with some rows and columns of a weight, or with the weights of a task's mask."""
     across = tl.cdiv(height, ROWS)
     example = tl.program_id(0) // across * EXAMPLES + tl.arange(0, EXAMPLES)
     row = tl.program_id(0) % across * ROWS + tl.arange(0, ROWS)

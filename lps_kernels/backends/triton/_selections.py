@@ -1,7 +1,7 @@
 """Selections of groups: the table that the kernels of scoring, selecting and writing work from.
 
 One row is one selection: a layer, the region and view of its groups, and how many of them survive. A projection has one
-a layer, an ADMM update two. The same table serves every launch of a call and is kept for the next call with the same
+per layer, an ADMM update two. The same table serves every launch of a call and is kept for the next call with the same
 tensors, so only the first has to be planned and copied.
 """
 # ruff: noqa: N803, PLR0124
@@ -65,7 +65,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SelectionPlan:
     """The table in device memory, how many programs each launch takes and how much scratch memory."""
 
     table: Tensor
@@ -84,7 +84,7 @@ class Plan:
         return int(triton.next_power_of_2(self.rows))
 
 
-def plan_for(selections: Sequence[Selection], roles: int = 1) -> Plan:
+def plan_for(selections: Sequence[Selection], roles: int = 1) -> SelectionPlan:
     """The plan of these selections; made once for the same tensors, views and numbers.
 
     ``roles`` selections in a row are of the same layer and are written together.
@@ -100,7 +100,7 @@ def plan_for(selections: Sequence[Selection], roles: int = 1) -> Plan:
     return _launch.remembered(selections[0].x.device, key, lambda: _plan(selections, roles, _launch.sizes))
 
 
-def _plan(selections: Sequence[Selection], roles: int, sizes: Sizes) -> Plan:
+def _plan(selections: Sequence[Selection], roles: int, sizes: Sizes) -> SelectionPlan:
     table: list[dict[str, int]] = []
     parts = folds = chunks = writes = sums = keys = pool = 0
     for index, selection in enumerate(selections):
@@ -122,7 +122,7 @@ def _plan(selections: Sequence[Selection], roles: int, sizes: Sizes) -> Plan:
     for row in table:
         row["pool"] += keys
     arrays = [row[name] for name in ("x", "centre", "owner", "out", "kept") for row in table]
-    return Plan(
+    return SelectionPlan(
         table=_launch.table_on(selections[0].x.device, [row[name] for row in table for name in _FIELDS]),
         rows=len(selections),
         parts=parts,
@@ -136,7 +136,7 @@ def _plan(selections: Sequence[Selection], roles: int, sizes: Sizes) -> Plan:
 
 
 def write_block(dtype: torch.dtype, sizes: Sizes) -> int:
-    """Weights a program that writes: half as many in fp64, or it would take too many registers."""
+    """Weights per program that writes: half as many in fp64, or it would take too many registers."""
     return sizes.chunk // 2 if dtype == torch.float64 else sizes.chunk
 
 
@@ -221,7 +221,7 @@ def scored_of(row, begin, keys):
 
 @triton.jit
 def keys_at(source, scored, index, mask, DUAL: tl.constexpr):
-    """Keys of these groups; ``OUTSIDE`` for those that have no weight in the region."""
+    """Keys of these groups; ``OUTSIDE`` for groups without a weight in the region."""
     is_scored, keys = scored
     if is_scored:
         found = tl.load(keys + index, mask=mask, other=OUTSIDE)

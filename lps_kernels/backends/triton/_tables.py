@@ -1,6 +1,6 @@
 """Tables of layers inside kernels: one launch works on any number of layers of unequal size.
 
-A table is int64 in device memory, one row a layer. Pointers are in it as numbers.
+A table is int64 in device memory, one row per layer. Pointers are in it as numbers.
 
 A program works on one chunk of one layer. Kernels call what they do with a chunk twice: for whole chunks with a mask
 that is known to be true, which allows 128-bit accesses, and for the last of a layer.

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lps_kernels._registry import REGISTRY
-from lps_kernels.backends.triton._launch import Ahead, on_device_of, parts_of
+from lps_kernels.backends.triton._launch import Ahead, Kernels, on_device_of, parts_of
 
 # Bytes of packed bits, and booleans, that one program moves.
 _PACK_BLOCK, _UNPACK_BLOCK = 512, 2048
@@ -21,7 +21,7 @@ _OPTIONS: dict[str, object] = {"num_warps": 4}
 
 @triton.jit
 def packed(flags):
-    """Eight flags a byte, the lowest index in the lowest bit: [n] to [n / 8]."""
+    """Eight flags per byte, the lowest index in the lowest bit: [n] to [n / 8]."""
     by_byte = tl.reshape(flags.to(tl.int32), (flags.shape[0] // 8, 8))
     return tl.sum(by_byte << tl.arange(0, 8)[None, :], axis=1).to(tl.uint8)
 
@@ -67,6 +67,7 @@ def unpack_bits(bits: Tensor, shape: Sequence[int]) -> Tensor:
     return out
 
 
+KERNELS: Kernels = {"pack_bits": pack_bits, "unpack_bits": unpack_bits}
 AOT = [
     Ahead(name, kernel, {pointer: "*u8", "out": "*u8", "count": "i64"}, {"BLOCK": block}, _OPTIONS)
     for name, kernel, pointer, block in (

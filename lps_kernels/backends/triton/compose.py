@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lps_kernels._registry import REGISTRY
-from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_of, parts_of
+from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, Kernels, on_device_of, parts_of
 from lps_kernels.backends.triton._numbers import narrow, widen
 from lps_kernels.ops.compose import _check_out
 
@@ -128,6 +128,12 @@ def _ahead(name: str, kernel: Any, pointers: Sequence[str], bytes_in: str, **con
     ]
 
 
+KERNELS: Kernels = {
+    "compose": compose,
+    "compose_out": compose_out,
+    "compose_owned": compose_owned,
+    "compose_owned_out": compose_owned_out,
+}
 AOT = [
     *_ahead("compose", _compose, ("w", "mask", "w_bar", "out"), "", KIND="values"),
     *_ahead("compose", _compose, ("w", "mask", "w_bar", "out"), "mask", KIND="boolean"),

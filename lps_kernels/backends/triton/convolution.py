@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
 from lps_kernels._registry import REGISTRY
+from lps_kernels.backends.triton._launch import Kernels
 from lps_kernels.backends.triton._matrix import TILES, Product, ahead_of_time, contiguous, conv_constant
 from lps_kernels.backends.triton._products import product_kernel
 from lps_kernels.ops._matrix import Convolution
@@ -41,8 +41,8 @@ def _structured_conv(
     return product.run(product_kernel, TILES, weights)
 
 
-KERNELS: dict[str, Callable[..., Any]] = {f"structured_conv{dims}d": partial(_structured_conv, dims) for dims in (1, 2)}
+KERNELS: Kernels = {f"structured_conv{dims}d": partial(_structured_conv, dims) for dims in (1, 2)}
 
 _PADDED = Convolution([3, 3], [1, 1], [1, 1], [1, 1])
 _ARGUMENTS = {"columns": "*i32", "rows": "*i32", "owner": None, "bits": None, "task": 0}
-AOT = ahead_of_time("structured_conv", product_kernel, TILES, _ARGUMENTS, conv_constant(_PADDED))
+AOT = ahead_of_time("structured_conv2d", product_kernel, TILES, _ARGUMENTS, conv_constant(_PADDED))

@@ -1,14 +1,12 @@
-"""Linear layers of inference in Triton: some rows and columns of a weight, or those that a task's mask selects."""
+"""Linear layers of inference in Triton: some rows and columns of a weight, or the weights of a task's mask."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from lps_kernels._registry import REGISTRY
+from lps_kernels.backends.triton._launch import Kernels
 from lps_kernels.backends.triton._matrix import (
     TILES,
     Product,
@@ -64,7 +62,7 @@ def masked_linear(
     return product.run(product_kernel, MASKED_TILES, weights, tensor_cores=x.dtype != NO_TENSOR_CORES)
 
 
-KERNELS: dict[str, Callable[..., Any]] = {"structured_linear": structured_linear, "masked_linear": masked_linear}
+KERNELS: Kernels = {"structured_linear": structured_linear, "masked_linear": masked_linear}
 
 _STRUCTURED = {"columns": "*i32", "rows": "*i32", "owner": None, "bits": None, "task": 0, "residual": None}
 _MASKED = {"columns": None, "rows": None, "owner": "*u8", "bits": "*u8", "residual": None}

@@ -14,7 +14,7 @@ from torch import Tensor
 from lps_kernels._checks import STATE_FLOATS, check_contiguous, check_no_overlap, refuse_unless
 from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton import _launch
-from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_of
+from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, Kernels, on_device_of
 from lps_kernels.backends.triton._numbers import narrow
 from lps_kernels.backends.triton._selections import (
     CENTRE,
@@ -29,8 +29,8 @@ from lps_kernels.backends.triton._selections import (
     RUN,
     SCORED,
     WEIGHTS,
-    Plan,
     Selection,
+    SelectionPlan,
     keys_of,
     plan_for,
     source_of,
@@ -151,7 +151,7 @@ def _write_update(
     BLOCK: tl.constexpr,
 ):
     program = tl.program_id(0)
-    # Two selections a layer, of its free and of its owned weights; both name the same first program.
+    # Two selections per layer, of its free and of its owned weights; both name the same first program.
     number = row_of(table, rows, program, FIRST_WRITE, FIELDS, ROWS) - 1
     row = table + number * FIELDS
     found = state + number * STATE
@@ -166,7 +166,7 @@ def _write_update(
 
 
 def _check_keep(op: str, name: str, keep: Sequence[int], views: Sequence[View], region: str) -> None:
-    """What the sizes alone tell; a keep beyond the groups that the region has keeps all of them."""
+    """Checks the sizes alone; a keep larger than the number of groups in the region keeps all of them."""
     kind = "" if region == "all" else f"{region} "
     for layer, (count, view) in enumerate(zip(keep, views, strict=True)):
         # A view without weights has no group to keep.
@@ -248,7 +248,7 @@ def admm_update_(
         _write_update[(plan.writes,)](plan.table, plan.rows, keys, state, DUAL=dual, **_writing(plan, dtype))
 
 
-def _writing(plan: Plan, dtype: torch.dtype) -> dict[str, object]:
+def _writing(plan: SelectionPlan, dtype: torch.dtype) -> dict[str, object]:
     """Constants and options that both kernels that write are launched with."""
     constants = {"DTYPE": FLOATS[dtype], "ALIGNED": plan.aligned, "ROWS": plan.padded_rows}
     return {**constants, "BLOCK": write_block(dtype, _launch.sizes), "num_warps": _WARPS, **EXACT}
@@ -274,4 +274,5 @@ def _ahead(dtype: torch.dtype, is_aligned: bool = True) -> list[Ahead]:
     return kernels
 
 
+KERNELS: Kernels = {"project": project, "admm_update_": admm_update_}
 AOT = [*(ahead for dtype in FLOATS for ahead in _ahead(dtype)), *_ahead(torch.float32, is_aligned=False)]

@@ -17,7 +17,7 @@ from torch import Tensor
 from lps_kernels._checks import STATE_FLOATS
 from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton import _launch
-from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_of
+from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, Kernels, on_device_of
 from lps_kernels.backends.triton._selections import (
     BY_COLUMN,
     DEPTH,
@@ -34,8 +34,8 @@ from lps_kernels.backends.triton._selections import (
     RUN,
     SCORED,
     SUMS,
-    Plan,
     Selection,
+    SelectionPlan,
     keys_of,
     plan_for,
     source_of,
@@ -201,7 +201,7 @@ def _single(table, rows, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.co
         tl.store(pointer(row, OUT, tl.float64, ALIGNED) + begin + index, score, mask=mask)
 
 
-def score_groups(plan: Plan, dtype: torch.dtype, dual: bool, to_scores: bool) -> Tensor:
+def score_groups(plan: SelectionPlan, dtype: torch.dtype, dual: bool, to_scores: bool) -> Tensor:
     """Score the larger groups of the plan, as keys that are returned or as scores in their ``out``."""
     device, sizes = plan.table.device, _launch.sizes
     keys = torch.empty(plan.keys, dtype=torch.int64, device=device)
@@ -307,6 +307,7 @@ def _ahead_fold(to_scores: bool, is_aligned: bool = True) -> Ahead:
     return Ahead(name, _fold, signature, constants, {**EXACT})
 
 
+KERNELS: Kernels = {"group_scores": group_scores}
 AOT = [
     *(ahead for dtype in FLOATS for ahead in _ahead(dtype, dual=False)),
     *(ahead for dtype in STATE_FLOATS for ahead in _ahead(dtype, dual=True)),

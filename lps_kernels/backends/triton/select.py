@@ -33,7 +33,7 @@ from lps_kernels.backends.triton._selections import (
     LOW,
     POOL,
     ROOM,
-    Plan,
+    SelectionPlan,
     keys_at,
     scored_of,
     source_of,
@@ -169,7 +169,7 @@ def _collect_chunk(
         at = found + ABOVE + counter
         if counter == 2:
             if more > 0:
-                # Counts beyond the room tell that keys are missing.
+                # A count larger than the room shows that keys are missing.
                 place = tl.atomic_add(at, more, sem="relaxed") + tl.cumsum(inside.to(tl.int32), 0) - 1
                 fits = inside & (place < entry(row, ROOM))
                 tl.store(keys + entry(row, POOL) + place, key, mask=fits)
@@ -316,7 +316,7 @@ def _last(
         tl.store(found + LAST, tl.max(tl.where(is_last, index, -1)))
 
 
-def select(plan: Plan, keys: Tensor, dtype: torch.dtype, dual: bool) -> Tensor:
+def select(plan: SelectionPlan, keys: Tensor, dtype: torch.dtype, dual: bool) -> Tensor:
     """Find the threshold and the last tie of every selection; returns the state."""
     device, sizes = plan.table.device, _launch.sizes
     state = torch.empty(STATE.value * plan.rows, dtype=torch.int64, device=device)

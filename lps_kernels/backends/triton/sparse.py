@@ -1,18 +1,17 @@
-"""Layers with irregular weights in Triton: one bit a weight says which are there.
+"""Layers with irregular weights in Triton: one bit per weight marks those stored.
 
 A block's rows are packed in the order of how many weights they have. A small kernel first puts their bits in the order
 of the outputs and counts where each word's values begin. Then every tile expands the bits of its rows, 32 columns at a
 time, to a small dense matrix for the tensor cores. What the zeros in it meet must not matter, so Inf and NaN in the
-input are left out of these products: a tile that met any goes over its depth a second time and adds what the weights
-that are there make of them.
+input are left out of these products: a tile that met any goes over its depth a second time and adds the products
+of the stored weights with them.
 """
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 # ruff: noqa: N803
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -20,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lps_kernels._registry import REGISTRY
-from lps_kernels.backends.triton._launch import Ahead, on_device_of, parts_of
+from lps_kernels.backends.triton._launch import Ahead, Kernels, on_device_of, parts_of
 from lps_kernels.backends.triton._matrix import Product, Tile, ahead_of_time, conv_constant
 from lps_kernels.backends.triton._numbers import widen
 from lps_kernels.backends.triton._products import multiply, read, read_examples, write_tile
@@ -97,7 +96,7 @@ def sign(x):
 
 @triton.jit
 def met_by(met, held, total):
-    """The total plus what the weights [32, R] that are there make of each Inf and NaN among the examples [E, 32].
+    """The total plus the products of the stored weights [32, R] with each Inf and NaN among the examples [E, 32].
 
     A weight of the other sign turns an infinity around, and two that disagree make a NaN.
     """
@@ -237,7 +236,7 @@ def sparse_conv(
     return _run(product, values, bits, targets, offsets)
 
 
-KERNELS: dict[str, Callable[..., Any]] = {"sparse_linear": sparse_linear, "sparse_conv": sparse_conv}
+KERNELS: Kernels = {"sparse_linear": sparse_linear, "sparse_conv": sparse_conv}
 
 _ARGUMENTS = {"marks": "*i32", "starts": "*i32", "offsets": "*i64", "rows": None}
 _PADDED = Convolution([3, 3], [1, 1], [1, 1], [1, 1])

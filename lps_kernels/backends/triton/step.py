@@ -15,7 +15,7 @@ from torch import Tensor
 from lps_kernels._checks import STATE_FLOATS, check_contiguous, check_no_overlap
 from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton import _launch
-from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, on_device_of, parts_of, registers
+from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, Kernels, on_device_of, parts_of, registers
 from lps_kernels.backends.triton._tables import entry, everywhere, pointer, row_of
 from lps_kernels.ops.step import MOVES, _named
 
@@ -228,7 +228,7 @@ def _grad(
 
 
 def _block(dtype: torch.dtype) -> int:
-    """Weights a program: four a thread in fp32 and two in fp64, so that each array is read by 128 bits."""
+    """Weights per program: four per thread in fp32 and two in fp64, so that each array is read by 128 bits."""
     return _launch.sizes.step * 4 // dtype.itemsize
 
 
@@ -386,6 +386,7 @@ def _ahead(
 
 
 _CLOCK_TYPES = {"clock": "*i64", "scales": "*fp64", "beta1": "fp64", "beta2": "fp64", "lr": "fp64"}
+KERNELS: Kernels = {"proximal_adam_": proximal_adam_, "proximal_grad_": proximal_grad_}
 AOT = [
     Ahead("read_clock", _read_clock, _CLOCK_TYPES, {}, _CLOCK_OPTIONS),
     *(ahead for dtype in STATE_FLOATS for moves in MOVES for ahead in _ahead(dtype, moves)),

@@ -22,11 +22,19 @@ ADVICE = {
 }
 
 
+SUFFIX = ".lps.tmp"
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether this is what a process that was killed while it wrote a file left behind."""
+    return path.name.startswith(".") and path.name.endswith(SUFFIX)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that it is always either the old one or the whole new one; a link stays a link."""
     try:
         target = Path(os.path.realpath(path)) if path.is_symlink() else path  # a link goes on pointing to the file
-        temporary = target.parent / f".{secrets.token_hex(8)}.lps.tmp"
+        temporary = target.parent / f".{secrets.token_hex(8)}{SUFFIX}"
         file = temporary.open("xb")
         try:
             with file:

@@ -20,8 +20,8 @@ from torch.utils.data import IterableDataset
 from lps.errors import ConfigError, DataError, DivergedError, StoppedError
 from lps.methods.schedule import learning_rate
 from lps.runs.checkpoint import Checkpoint
-from lps.runs.events import Listener, Row, TaskReport
-from lps.task import Arrays, Examples, Task, batches, is_foreign, length, steps_per_epoch
+from lps.runs.events import Listener, Resumed, Row, TaskReport
+from lps.task import Arrays, Task, TaskData, batches, is_foreign, length, steps_per_epoch
 
 # The loss is looked at this often, so that a device need not wait for every step.
 LOSS_CHECK_STEPS = 50
@@ -123,6 +123,7 @@ class Fit:
         self._epoch_start = self.shuffle.get_state()
         self._losses, self._seen = torch.zeros((), device=learner.device), 0
         self._begin, self._before = perf_counter(), 0.0  # seconds that earlier processes spent on the task
+        self._rows = 0  # told to the listener
         self.input_shape: list[int] = []
 
     def run(self) -> TaskReport:
@@ -181,8 +182,11 @@ class Fit:
             )
         self._check_loss(phase)
         rate = (self._seen - seen) / (perf_counter() - begin)
-        loss = self._losses.item() / self._seen
-        values = {"loss": loss, "accuracy": self.learner.validate(), "samples_per_second": rate}
+        values = {
+            "loss": self._losses.item() / self._seen,
+            "accuracy": self.learner.validate(),
+            "samples_per_second": rate,
+        }
         self.log(phase, "epoch", position.epoch + 1, **values)
         position.epoch, position.batch = position.epoch + 1, 0
         self._losses, self._seen = torch.zeros_like(self._losses), 0
@@ -235,6 +239,7 @@ class Fit:
         """Tell the listener of an event."""
         learner, seconds = self.learner, self._before + perf_counter() - self._begin
         row = Row(learner.number, phase, event, epoch, self.position.total, seconds, learner.lr, learner.rho, **values)
+        self._rows += 1
         self.listener.row(row)
 
     def _stop_if_asked(self) -> None:
@@ -254,6 +259,7 @@ class Fit:
             "epoch_start": self._epoch_start,
             "losses": self._losses,
             "seen": self._seen,
+            "rows": self._rows,
             "seconds": self._before + perf_counter() - self._begin,
             "report": asdict(self.report),
             "input_shape": self.input_shape,
@@ -268,7 +274,7 @@ class Fit:
         self.shuffle.set_state(state["epoch_start"])
         self._epoch_start = state["epoch_start"]
         self._losses, self._seen = state["losses"].to(self.learner.device), state["seen"]
-        self._before = state["seconds"]
+        self._before, self._rows = state["seconds"], state["rows"]
         self.report = TaskReport(**state["report"])
         self.input_shape = state["input_shape"]
         phases = self.learner.phases
@@ -279,7 +285,7 @@ class Fit:
         for device, generator in enumerate(generators[1 : 1 + torch.cuda.device_count()]):
             torch.cuda.set_rng_state(generator, device)
         epoch = min(self.position.epoch + 1, max(1, place.epochs))
-        self.listener.resumed(place.name, epoch, self.position.total, self.foreign)
+        self.listener.resumed(Resumed(place.name, epoch, self.position.total, self._rows, self.foreign))
 
 
 def check_same(saved: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -306,7 +312,7 @@ def check_examples(task: Task) -> None:
             check_labels(task, name, examples.labels)
 
 
-def _described(examples: Examples) -> str:
+def _described(examples: TaskData) -> str:
     return f"{type(examples).__name__} of length {length(examples)}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from time import monotonic
@@ -76,10 +77,16 @@ class Checkpoint:
             raise problem
         return None
 
+    def exists(self) -> bool:
+        """Whether there is a state to go on from."""
+        return bool(self._files())
+
     def clear(self) -> None:
         """Delete all states: the task is learnt and saved."""
         for path in self._files():
             path.unlink()
+        with suppress(OSError):  # it may not exist, or hold something else
+            self.directory.rmdir()
 
     def _files(self) -> list[Path]:
         """State files, the oldest first."""

@@ -1,4 +1,4 @@
-"""The run directory: ``config.yaml``, ``results.json``, ``metrics.csv``, TensorBoard events and ``model.lps``.
+"""The run directory: ``config.yaml``, ``results.json``, ``metrics.csv``, TensorBoard events, ``model.lps``, ``state``.
 
 Files that a resumed run reads are replaced as a whole, so that a run can be killed at any moment.
 """
@@ -9,6 +9,7 @@ import csv
 import json
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, fields
+from functools import cached_property
 from itertools import count
 from math import isnan
 from pathlib import Path
@@ -18,15 +19,18 @@ from typing import Any
 import torch
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
-from lps.artifact.atomic import write_atomically
+from lps.artifact.atomic import is_temporary, write_atomically
 from lps.errors import ConfigError, FileFormatError
 from lps.lifelong import Lifelong
+from lps.methods import Method
 from lps.runs import metrics
-from lps.runs.events import Row, TaskReport
+from lps.runs.events import Resumed, Row, TaskReport
+from lps.runs.lock import LOCK
 from lps.runs.settings import Settings
 from lps_kernels import __version__
 
 CONFIG, RESULTS, METRICS, MODEL = "config.yaml", "results.json", "metrics.csv", "model.lps"
+STATE = "state"  # the folder with the state of the task under way
 
 # What is written beside the values of a row: where it belongs.
 _PLACE = ("task", "phase", "event", "epoch", "step", "seconds")
@@ -71,9 +75,14 @@ def check_unused(path: Path) -> None:
     """Refuse a directory that holds something."""
     if path.exists() and not path.is_dir():
         raise ConfigError(f"output: {path} is a file; choose a directory")
-    if path.exists() and any(path.iterdir()):
+    if path.exists() and any(not _is_left_over(file) for file in path.iterdir()):
         go_on = ", or go on with the run in it with --resume" if (path / CONFIG).exists() else ""
         raise ConfigError(f"output: {path} is not empty; choose another{go_on}")
+
+
+def _is_left_over(file: Path) -> bool:
+    """What a run that was killed before it had written anything leaves behind."""
+    return file.name == LOCK or is_temporary(file)
 
 
 def read_records(path: Path, learnt: int) -> Records:
@@ -95,22 +104,19 @@ def read_records(path: Path, learnt: int) -> Records:
     return Records(rows, tasks)
 
 
-def results_of(settings: Settings, net: Lifelong, records: Records, artifact_bytes: int | None) -> dict[str, Any]:
+def results_of(settings: Settings, method: Method, records: Records, artifact_bytes: int | None) -> dict[str, Any]:
     """The contents of results.json."""
     matrix: list[list[float | None]] = [[*row, *[None] * (settings.tasks - len(row))] for row in records.accuracy]
     return {
         "benchmark": settings.benchmark,
-        "method": "lps",
+        "method": settings.method,
         "seed": settings.seed,
         "accuracy": matrix,
         "average_accuracy": _known(metrics.average_accuracy(matrix)),
         "forgetting": _known(metrics.forgetting(matrix)),
         "bwt": _known(metrics.bwt(matrix)),
-        "capacity": metrics.capacity(net),
-        "capacity_per_layer": metrics.capacity_per_layer(net),
-        "density": metrics.density(net),
+        **method.figures(),
         "artifact_bytes": artifact_bytes,
-        "separate_bytes": metrics.separate_bytes(net),
         "seconds": sum(task["seconds"] for task in records.tasks),
         "tasks": records.tasks,
         "version": __version__,
@@ -120,20 +126,22 @@ def results_of(settings: Settings, net: Lifelong, records: Records, artifact_byt
 
 
 class RunDirectory:
-    """Writes what a run leaves behind; ``steps`` is how many the tasks learnt so far took."""
+    """Writes what a run leaves behind, in a directory that is locked; ``steps`` is how many the learnt tasks took."""
 
     def __init__(self, path: Path, settings: Settings, learnt: int, steps: int) -> None:
         self.path, self.settings = path, settings
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"output: {path}: cannot be made: {error.strerror}; choose another") from None
-        self._steps = steps
-        self._drop_rows_after(learnt)
+        self._steps = self._purge = steps
+        for folder in (path, path / STATE):
+            for file in filter(is_temporary, folder.glob(".*")):
+                file.unlink()
+        self._unfinished = self._drop_rows_after(learnt)
         write_atomically(path / CONFIG, settings.to_yaml().encode())
         self._table = (path / METRICS).open("a", newline="", encoding="utf-8")
-        # Events of a task that was not finished are to be forgotten, like its rows.
-        self._events = SummaryWriter(str(path), purge_step=steps)
+
+    @cached_property
+    def _events(self) -> SummaryWriter:
+        # Events of steps that will be taken again are to be forgotten, like their rows.
+        return SummaryWriter(str(self.path), purge_step=self._purge)
 
     def __enter__(self) -> RunDirectory:
         """Closes its files at the end of the block."""
@@ -146,6 +154,11 @@ class RunDirectory:
         self._table.close()
         self._events.close()
 
+    def resumed(self, place: Resumed) -> None:
+        """A task goes on in its middle: what was told of it before stands."""
+        self._table.write("".join(f"{line}\n" for line in self._unfinished[: place.rows]))
+        self._purge += place.steps
+
     def row(self, row: Row) -> None:
         """Add a line to metrics.csv and its values to the events."""
         csv.writer(self._table).writerow([_known(value) for value in astuple(row)])
@@ -156,30 +169,31 @@ class RunDirectory:
                 name = f"task {row.task}/{option.name}"
                 self._events.add_scalar(name, value, self._steps + row.step)
 
-    def save(self, net: Lifelong, records: Records, steps: int) -> dict[str, Any]:
+    def save(self, net: Lifelong, method: Method, records: Records, steps: int) -> dict[str, Any]:
         """Write the network and the results after a task that took so many steps."""
         self._steps += steps
         for number, accuracy in enumerate(records.accuracy[-1], start=1):
             self._events.add_scalar(f"test accuracy/task {number}", accuracy, self._steps)
         # Killed between the first two lines, a resumed run leaves out the record; the other way round it would lack it.
-        self._write_results(net, records)
+        self._write_results(method, records)
         net.save(self.path / MODEL)
-        return self._write_results(net, records)
+        return self._write_results(method, records)
 
-    def _write_results(self, net: Lifelong, records: Records) -> dict[str, Any]:
+    def _write_results(self, method: Method, records: Records) -> dict[str, Any]:
         model = self.path / MODEL
-        results = results_of(self.settings, net, records, model.stat().st_size if model.exists() else None)
+        results = results_of(self.settings, method, records, model.stat().st_size if model.exists() else None)
         write_atomically(self.path / RESULTS, (json.dumps(results, indent=1, allow_nan=False) + "\n").encode())
         return results
 
-    def _drop_rows_after(self, learnt: int) -> None:
-        """Keep the header and the rows of finished tasks."""
+    def _drop_rows_after(self, learnt: int) -> list[str]:
+        """Keep the header and the rows of finished tasks; returns those of the task under way."""
         path = self.path / METRICS
         header = ",".join(option.name for option in fields(Row))
         # Whatever else someone put into the file is left out with the rows of unfinished tasks.
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
         kept = [line for line in lines if line.partition(",")[0] in {str(task) for task in range(1, learnt + 1)}]
         write_atomically(path, ("\n".join([header, *kept]) + "\n").encode())
+        return [line for line in lines if line.partition(",")[0] == str(learnt + 1)]
 
 
 def _known(value: Any) -> Any:

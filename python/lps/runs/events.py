@@ -29,17 +29,25 @@ class Row:
     density: float = float("nan")  # share of all prunable weights that the projection keeps, own and reused
 
 
+@dataclass(frozen=True)
+class Resumed:
+    """Where a task goes on."""
+
+    phase: str
+    epoch: int  # of the phase, counted from 1
+    steps: int  # of the task, that were taken before
+    rows: int  # lines of the log that were told before
+    whole_epoch: bool  # the epoch starts anew, because its batches cannot be entered in the middle
+
+
 class Listener:
     """Is told how the learning goes; override what you need."""
 
     def start(self, task: int, name: str, steps: int) -> None:
         """A task of so many steps begins."""
 
-    def resumed(self, phase: str, epoch: int, steps: int, whole_epoch: bool) -> None:
-        """Learning goes on after so many steps of the task, in this epoch of this phase, counted from 1.
-
-        ``whole_epoch`` says that the epoch starts anew, because its batches cannot be entered in the middle.
-        """
+    def resumed(self, place: Resumed) -> None:
+        """Learning goes on from a saved state; comes after ``start``."""
 
     def step(self, phase: str, examples: int) -> None:
         """A step is done."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import isnan, nan
 from time import perf_counter
 from typing import Any
@@ -11,21 +11,22 @@ from typing import Any
 from tqdm import tqdm
 
 from lps.methods.lps.phases import PHASES
-from lps.runs.events import Listener, Row
+from lps.runs.directory import RunDirectory
+from lps.runs.events import Listener, Resumed, Row
 
 # Lines of a log file: epochs not more often than this, except the last of a phase; some line at least this often.
 LEAST_SECONDS, MOST_SECONDS = 2.0, 10.0
 
 
 class Progress(Listener):
-    """Shows how the learning goes, and passes every row on to ``log``.
+    """Shows how the learning goes, and passes every row on to the run directory.
 
-    ``steps`` is the number of training steps that this process has before it, over all tasks.
+    ``epochs`` are those of the phases of every task; ``steps`` is the number of training steps that this process has
+    before it, over all tasks.
     """
 
-    def __init__(self, tasks: int, epochs: Sequence[int], steps: int, log: Callable[[Row], None]) -> None:
-        self.tasks, self.steps, self.log = tasks, steps, log
-        self.epochs = dict(zip(PHASES, epochs, strict=True))
+    def __init__(self, epochs: Sequence[Sequence[int]], steps: int, directory: RunDirectory) -> None:
+        self.all_epochs, self.steps, self.directory = epochs, steps, directory
         self.done = 0
         self.begin = self.shown = self.epoch_shown = perf_counter()
         self.terminal = sys.stdout.isatty()
@@ -33,13 +34,24 @@ class Progress(Listener):
 
     def start(self, task: int, name: str, steps: int) -> None:
         """A task of so many steps begins."""
-        self.label = f"task {task}/{self.tasks} {name}"
+        self.label = f"task {task}/{len(self.all_epochs)} {name}"
+        self.epochs = dict(zip(PHASES, self.all_epochs[task - 1], strict=True))
         self.phase, self.epoch, self.accuracy, self.rho = PHASES[0], 1, nan, 0.0
         self.seen, self.epoch_begin = 0, perf_counter()
         if self.terminal:
             form = "{desc} {percentage:3.0f} %|{bar}| {postfix}"
             self.bar = tqdm(total=steps, file=sys.stdout, leave=False, dynamic_ncols=True, bar_format=form)
             self.bar.set_description_str(self.label)
+
+    def resumed(self, place: Resumed) -> None:
+        """Say where learning goes on."""
+        self.directory.resumed(place)
+        self.steps -= place.steps
+        self.phase, self.epoch = place.phase, place.epoch
+        if self.bar is not None:
+            self.bar.update(place.steps)
+        whole = ", from the epoch's start: its batches cannot be entered in the middle" if place.whole_epoch else ""
+        self._line(f"{self.label}  goes on in {self._place()[len(self.label) + 2 :]}, step {place.steps + 1}{whole}")
 
     def step(self, phase: str, examples: int) -> None:
         """A step is done."""
@@ -54,7 +66,7 @@ class Progress(Listener):
 
     def row(self, row: Row) -> None:
         """A line for the log; the user sees some of them."""
-        self.log(row)
+        self.directory.row(row)
         if row.event == "epoch":
             self._show_epoch(row)
         elif row.event == "pruned":
@@ -94,7 +106,7 @@ class Progress(Listener):
         return f"{self.label}  {self.phase} {self.epoch}/{self.epochs[self.phase]}"
 
     def _speed(self, samples_per_second: float) -> str:
-        seconds = (perf_counter() - self.begin) / self.done * (self.steps - self.done)
+        seconds = (perf_counter() - self.begin) / max(1, self.done) * (self.steps - self.done)
         return f"{samples_per_second:,.0f} samples/s  ETA {tqdm.format_interval(seconds)}"
 
     def _line(self, text: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import signal
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +15,29 @@ import torch
 
 from lps.artifact.read import load
 from lps.data import Stream, stream
-from lps.errors import CapacityError, ConfigError, FileFormatError
+from lps.errors import CapacityError, ConfigError, DivergedError, FileFormatError, StoppedError
 from lps.lifelong import Lifelong
 from lps.metadata import Source
-from lps.methods.lps.config import LPSConfig
+from lps.methods.lps import LPS
 from lps.methods.lps.plan import plan_task
 from lps.models import Architecture, create
 from lps.partition import groups_with
-from lps.runs.directory import CONFIG, MODEL, Records, RunDirectory, check_unused, make_next, read_records, results_of
+from lps.runs.checkpoint import Checkpoint
+from lps.runs.directory import (
+    CONFIG,
+    MODEL,
+    STATE,
+    Records,
+    RunDirectory,
+    check_unused,
+    make_next,
+    read_records,
+    results_of,
+)
+from lps.runs.lock import locked
 from lps.runs.progress import Progress
 from lps.runs.settings import Settings, contradiction
+from lps.runs.signals import stop_on_signals
 from lps.task import Learnt, Task, steps_per_epoch
 
 
@@ -32,26 +48,32 @@ def train(
 
     ``before`` are the settings that a run in ``output`` was begun with, if it is to go on.
     """
-    net, records = None, Records()
-    if output is not None and before is not None:
-        net, records = _learnt_before(output, before, settings)
-        if net is not None and len(net.learnt) == settings.tasks:
-            return results_of(settings, net, records, (output / MODEL).stat().st_size), output
-    elif output is not None:
-        check_unused(output)
-    benchmark = _stream(settings)
-    tasks = list(benchmark)  # all of them, so that missing data is found before the first is learnt
-    net = (net or _new_network(settings, benchmark)).to(device)
-    _check_capacity(net, [settings.of_task(task) for task in range(len(net.learnt) + 1, settings.tasks + 1)])
-    learnt = _learn(net, tasks, settings, output or make_next(settings.benchmark), records)
+    with ExitStack() as stack:
+        net, records = None, Records()
+        if output is not None and before is not None:
+            stack.enter_context(locked(output))
+            if (output / MODEL).exists():
+                net, records = _learnt_before(output, before, settings)
+            if net is not None and len(net.learnt) == settings.tasks:
+                method = LPS(net, settings.of_task(1))
+                return results_of(settings, method, records, (output / MODEL).stat().st_size), output
+        elif output is not None:
+            check_unused(output)
+        benchmark = _stream(settings)
+        tasks = list(benchmark)  # all of them, so that missing data is found before the first is learnt
+        net = net or _new_network(settings, benchmark)
+        _check_capacity(net, settings)
+        path = output or make_next(settings.benchmark)
+        if before is None:
+            stack.enter_context(locked(path))
+            check_unused(path)  # again: another run may have used it meanwhile
+        results = _learn(net.to(device), tasks, settings, path, records)
     print()  # between the log and what the command prints
-    return learnt
+    return results, path
 
 
-def _learnt_before(path: Path, before: Settings, settings: Settings) -> tuple[Lifelong | None, Records]:
-    """The network and the records of a run that is to go on; None if it has not finished a task yet."""
-    if not (path / MODEL).exists():
-        return None, Records()
+def _learnt_before(path: Path, before: Settings, settings: Settings) -> tuple[Lifelong, Records]:
+    """The network and the records of a run that is to go on."""
     net = load(path / MODEL)
     saved = net.metadata.stream
     if saved is None or replace(saved, tasks=before.tasks) != _source(before):
@@ -79,14 +101,14 @@ def _new_network(settings: Settings, benchmark: Stream) -> Lifelong:
     torch.manual_seed(settings.seed)
     backbone = create(name, **arguments)
     architecture = cast("Architecture", backbone.architecture)
-    return Lifelong(backbone, architecture.features, pattern=settings.pattern, sharing=settings.sharing)
+    modes = {"pattern": settings.pattern, "sharing": settings.sharing, "norms": settings.norms}
+    return Lifelong(backbone, architecture.features, **modes)
 
 
-def _check_capacity(net: Lifelong, configs: list[LPSConfig]) -> None:
+def _check_capacity(net: Lifelong, settings: Settings) -> None:
     """Plan every task before the first is learnt: a run that cannot fit is refused at its start."""
-    trial = deepcopy(net)
-    tasks = len(trial.learnt) + len(configs)
-    for config in configs:
+    trial, tasks = deepcopy(net), settings.tasks
+    for config in (settings.of_task(task) for task in range(len(net.learnt) + 1, tasks + 1)):
         number = len(trial.learnt) + 1
         try:
             plans = plan_task(trial, config)
@@ -101,32 +123,48 @@ def _check_capacity(net: Lifelong, configs: list[LPSConfig]) -> None:
         trial.learnt.append(Learnt(f"task {number}", 0, ""))
 
 
-def _learn(
-    net: Lifelong, tasks: list[Task], settings: Settings, path: Path, records: Records
-) -> tuple[dict[str, Any], Path]:
+def _learn(net: Lifelong, tasks: list[Task], settings: Settings, path: Path, records: Records) -> dict[str, Any]:
     """Learn what is not learnt yet; after each task test all, then save."""
-    epochs = sum(settings.epochs)
-    steps = [epochs * steps_per_epoch(len(task.train), settings.batch_size) for task in tasks]  # type: ignore[arg-type]
-    done = saved = len(net.learnt)
+    configs = [settings.of_task(number) for number in range(1, len(tasks) + 1)]
+    steps = [
+        sum(config.epochs) * steps_per_epoch(task.train, config.batch_size)
+        for task, config in zip(tasks, configs, strict=True)
+    ]
+    done = len(net.learnt)
     results: dict[str, Any] = {}
-    with RunDirectory(path, replace(settings, output=None), done, sum(steps[:done])) as directory:
-        progress = Progress(len(tasks), settings.epochs, sum(steps[done:]), directory.row)
+    checkpoint = Checkpoint(path / STATE, settings.save_every)
+    with (
+        RunDirectory(path, replace(settings, output=None), done, sum(steps[:done])) as directory,
+        stop_on_signals(checkpoint) as request,
+    ):
+        progress = Progress([config.epochs for config in configs], sum(steps[done:]), directory)
         try:
             for number, task in enumerate(tasks[done:], start=done + 1):
+                method = LPS(net, configs[number - 1])
+                report = method.learn(task, listener=progress, checkpoint=checkpoint)
                 begin = perf_counter()
-                report = net.learn(task, settings.of_task(number), listener=progress)
                 accuracy = [net.accuracy(i, earlier.test) for i, earlier in enumerate(tasks[:number], start=1)]
-                records.add(report, net.learnt[-1].digest, accuracy, perf_counter() - begin)
+                seconds = sum(report.seconds.values()) + perf_counter() - begin
+                records.add(report, net.learnt[-1].digest, accuracy, seconds)
                 net.metadata.stream, net.metadata.accuracy = _source(settings), accuracy
-                results = directory.save(net, records, steps[number - 1])
-                saved = number
-                progress.learnt(accuracy, records.tasks[-1]["seconds"])
-        except KeyboardInterrupt:
-            sentence = f"interrupted; {saved} of {len(tasks)} tasks are learnt and saved"
-            raise KeyboardInterrupt(f"{sentence}; go on with --resume --output {path}") from None
+                results = directory.save(net, method, records, steps[number - 1])
+                checkpoint.clear()
+                progress.learnt(accuracy, seconds)
+                if checkpoint.stop and number < len(tasks):
+                    raise StoppedError("between two tasks")
+        except DivergedError:
+            checkpoint.clear()  # nothing good comes of it with the same settings, and others are refused
+            raise
+        except (KeyboardInterrupt, StoppedError):
+            sentence = f"interrupted; {len(records.tasks)} of {len(tasks)} tasks are learnt and saved"
+            begun = ", and the state of the next" if checkpoint.exists() else ""
+            command = f"python -m lps.train --resume --output {shlex.quote(str(path))}"
+            stopped = StoppedError(f"{sentence}{begun}; go on with: {command}")
+            stopped.exit_code = 128 + (request.number or signal.SIGINT)
+            raise stopped from None
         finally:
             progress.close()
-    return results, path
+    return results
 
 
 def _source(settings: Settings) -> Source:

@@ -137,6 +137,11 @@ class Settings:
     )
     window: int | None = _option(None, _whole, "N", "samples that are cut from the middle of radio windows")
     seed: int = _option(0, _whole, "N", "determines tasks, first weights and training")
+    save_every: float = _option(60.0, _number, "SECONDS", "how often the state of a task in learning is saved")
+    norms: str = _option(
+        "frozen", _one_of(("frozen", "per-task")), "MODE", "biases and normalisation: frozen, per-task"
+    )
+    method: str = _option("lps", _one_of(("lps",)), "METHOD", "how tasks are learnt: lps")
     device: str = _option("cpu", _text, "DEVICE", "cpu, cuda or cuda:N")
     threads: int | None = _option(None, _whole, "N", "threads of torch; by default torch's choice")
     output: str | None = _option(
@@ -202,7 +207,18 @@ def contradiction(before: Settings, now: Settings, learnt: int) -> str | None:
         return f"tasks: {learnt} are learnt already, got {now.tasks}; raise it or start another run"
     for option in fields(Settings):
         name = option.name
-        if name in ("data_dir", "download", "device", "threads", "output", "tasks", "alpha", "beta", "fill_last"):
+        if name in (
+            "save_every",
+            "data_dir",
+            "download",
+            "device",
+            "threads",
+            "output",
+            "tasks",
+            "alpha",
+            "beta",
+            "fill_last",
+        ):
             continue
         if getattr(before, name) != getattr(now, name):
             changed = f"{getattr(before, name)} in this run, got {getattr(now, name)}"

@@ -1,4 +1,4 @@
-// One block of CUDA threads: who runs, who waits for whom. The functions here are called by the thread that runs.
+// One block of CUDA threads: which thread runs, which wait, and for what. The running thread calls these functions.
 #pragma once
 
 #include <vector_types.h>

@@ -1,8 +1,8 @@
-"""Counts what every operator's CUDA kernels load and store, a weight, on one layer of fp32.
+"""Counts what every operator's CUDA kernels load and store per weight, on one layer of fp32.
 
-    python -m tests.native.simulator.count_traffic [--write docs/gpu.md]
+    python -m tests.native.simulator.count_traffic [--write docs/gpu-tables.md]
 
-Each access of each thread counts, also those that the lanes of a warp make together at one address. Scratch memory
+Each access of each thread counts, including accesses of several lanes of a warp to one address. Scratch memory
 and tables of layers count too.
 """
 
@@ -66,7 +66,7 @@ def count_call(counting: ModuleType, op: Op, args: Args) -> tuple[dict[str, Traf
 def table(counting: ModuleType) -> list[str]:
     """Markdown: a row for each kernel of each operator."""
     lines = [
-        "| operator | bytes a weight that must move | kernel | loaded | stored | scratch and tables: loaded | stored |",
+        "| operator | must move, bytes per weight | kernel | loaded | stored | scratch and tables: loaded | stored |",
         "|---|--:|---|--:|--:|--:|--:|",
     ]
     for op in REGISTRY.values():

@@ -39,7 +39,7 @@ __device__ float sum_of_halves(float x, Fault fault, int lane) {
 }
 
 __global__ void __launch_bounds__(kThreads) sum_kernel(const float* x, float* out, int count, Fault fault) {
-  LPS_SHARED(float, sums);  // one a warp
+  LPS_SHARED(float, sums);  // one per warp
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   if (fault == Fault::early_exit_of_lane && lane == 7) return;
   float mine = 0;

@@ -14,7 +14,7 @@ enum class Fault {
   lost_atomic,           // a sum over blocks by a plain load and store
   read_outside,          // of a buffer
   write_outside_shared,  // behind the end of the block's shared memory
-  uninitialised_shared,  // read where nobody writes it
+  uninitialised_shared,  // read where nothing writes it
   divergent_barrier,     // in a branch that half of the threads take
   two_barriers,          // one for each branch
   divergent_collective,  // in a branch that half of the lanes take

@@ -56,7 +56,7 @@ constexpr size_t kGuard = 4096;       // below each stack, not to be touched: an
 constexpr unsigned kNoOrder = 1;      // a switch orders no memory accesses: only barriers do
 constexpr int kSavedRegisters = 6;    // by simulator_switch
 
-// Of whoever resumes.
+// Of the caller of resume.
 struct Owner {
   void* stack_pointer;
   void* asan_stack;

@@ -16,7 +16,7 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Called by whoever owns the fibers; returns when `work` returns or suspends.
+  // Called by the owner of the fibers; returns when `work` returns or suspends.
   void resume();
   // Called inside `work`; returns when the fiber is resumed.
   static void suspend();

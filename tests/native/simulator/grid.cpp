@@ -247,7 +247,7 @@ Meeting& Grid::meeting_of(unsigned warp, uint32_t mask) {
   return meetings.back();
 }
 
-// Whoever waits already has to wait in the same collective.
+// Lanes that already wait have to wait in the same collective.
 void Grid::check_companion(const Meeting& meeting, const char* what, Site site) {
   if (meeting.present == 0) {
     const size_t lanes = threads_.size() - running_->number / kWarp * kWarp;
@@ -274,7 +274,7 @@ void Grid::report_waiting(const Thread& thread) const {
   throw Fault(described(thread, std::string(thread.what) + ": divergent collective, " + missing, thread.site));
 }
 
-// Nobody can go on: all have to be at one barrier.
+// No thread can go on: all have to be at one barrier.
 void Grid::open_barrier() {
   const Thread* first = nullptr;
   predicates_ = 0;

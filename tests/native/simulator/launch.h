@@ -1,4 +1,4 @@
-// Launches of kernels, and what the simulator knows of those that there were.
+// Launches of kernels, and what the simulator knows of past ones.
 #pragma once
 
 #include <functional>

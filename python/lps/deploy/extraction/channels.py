@@ -48,7 +48,7 @@ class Channels:
 
 
 @dataclass
-class Layer:
+class FoldedLayer:
     """What a Linear or a convolution becomes when constants among its inputs are moved into its bias."""
 
     module: nn.Linear | Convs
@@ -68,7 +68,7 @@ class Analysis:
         self.fixed = fixed
         self.ranks = ranks_of(traced.graph, self.modules)
         self.channels: dict[fx.Node, Channels] = {}
-        self.layers: dict[fx.Node, Layer] = {}
+        self.layers: dict[fx.Node, FoldedLayer] = {}
         self.kinds: dict[fx.Node, Kind] = {}
         for node in traced.graph.nodes:
             self._follow(node)
@@ -133,7 +133,7 @@ class Analysis:
             moved = (~seen & (inputs.value != 0)).nonzero().flatten()
             bias += weight[:, moved].sum(2, dtype=torch.float64) @ inputs.value[moved]
             reads &= seen
-        self.layers[node] = Layer(module, seen, reads, bias)
+        self.layers[node] = FoldedLayer(module, seen, reads, bias)
         return Channels.of(axis, reads.any(1), bias)
 
     def _channel_by_channel(self, node: fx.Node, kind: Kind, inputs: Channels) -> Channels | None:

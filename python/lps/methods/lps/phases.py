@@ -41,7 +41,7 @@ class PhasedLearner:
     ) -> None:
         self.net, self.task, self.config, self.plans = net, task, config, plans
         self.number = draft.number
-        self.phases = [Phase(name, epochs) for name, epochs in zip(PHASES, config.epochs, strict=True)]
+        self.phases: Sequence[Phase] = [Phase(name, epochs) for name, epochs in zip(PHASES, config.epochs, strict=True)]
         self.device = next(net.parameters()).device
         self.rho = self.lr = 0.0
         per_epoch = steps_per_epoch(task.train, config.batch_size)
@@ -88,7 +88,8 @@ class PhasedLearner:
             if name in values:
                 tensor.copy_(values[name])
                 if isinstance(tensor, nn.Parameter):
-                    trained.append(tensor.requires_grad_(True))
+                    tensor.requires_grad_(True)
+                    trained.append(tensor)
         return trained
 
     @torch.no_grad()

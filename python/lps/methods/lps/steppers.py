@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 
 from lps.errors import ConfigError
 from lps.partition import Partition
-from lps_kernels import Layer, ProximalAdam, compose_owned, proximal_grad_
+from lps_kernels import ProximalAdam, WeightState, compose_owned, proximal_grad_
 from lps_kernels.ops.step import movable
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -65,7 +65,7 @@ class FusedStepper:
         """Fresh Adam moments."""
         self.proximal = []
         for kind, weights in _by_moves(self.weights, moves).items():
-            layers = [Layer(w.parameter, w.v, w.partition.w_bar, w.partition.owner, w.centre) for w in weights]
+            layers = [WeightState(w.parameter, w.v, w.partition.w_bar, w.partition.owner, w.centre) for w in weights]
             self.proximal.append(ProximalAdam(layers, self.lr, moves=kind))
         self.plain = torch.optim.Adam(self.others, self.lr, fused=True)
 

@@ -1,0 +1,94 @@
+"""Several threads on one network: every one gets the answers of the task that it asks for."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from threading import Barrier, Thread
+
+import pytest
+import torch
+from lps import Lifelong, Listener
+from lps.errors import ConfigError
+from torch import Tensor
+
+from tests.toy import QUICK, answers, inputs_of, toy_convnet, toy_net, toy_task
+
+THREADS, CALLS = 4, 300
+
+
+@pytest.mark.parametrize("norms", ["frozen", "per-task"])
+def test_no_thread_gets_anothers_answers(norms: str) -> None:
+    torch.manual_seed(0)
+    net = Lifelong(toy_convnet(), 16, norms=norms)
+    tasks = [toy_task(number, (3, 8, 8)) for number in (1, 2, 3)]
+    for task in tasks:
+        net.learn(task, QUICK)
+    expected, inputs = answers(net, tasks), [inputs_of(task) for task in tasks]
+    start = Barrier(THREADS)
+
+    def call(seed: int) -> int:
+        draw, wrong = random.Random(seed), 0
+        start.wait()
+        with torch.no_grad():
+            for _ in range(CALLS):
+                task = draw.randint(1, 3)
+                if draw.random() < 0.1:
+                    answer = net.serve(inputs[task - 1], [task] * 60)
+                    wrong += not torch.allclose(answer, expected[task - 1], rtol=1e-3, atol=1e-4)
+                else:
+                    wrong += not torch.equal(net(inputs[task - 1], task=task), expected[task - 1])
+        return wrong
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        assert sum(pool.map(call, range(THREADS))) == 0
+
+
+def test_a_call_that_fails_lets_the_others_go_on() -> None:
+    net = toy_net()
+    for number in (1, 2):
+        net.learn(toy_task(number), QUICK)
+    net.eval()
+    with pytest.raises(RuntimeError):
+        net(torch.zeros(1, 13), task=1)
+    done: list[Tensor] = []
+    thread = Thread(target=lambda: done.append(net(torch.zeros(1, 12), task=2)), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert len(done) == 1
+
+
+def test_another_threads_task_is_refused_while_one_is_learnt() -> None:
+    net = toy_net()
+    net.learn(toy_task(1), QUICK)
+    errors: list[str] = []
+
+    class Meanwhile(Listener):
+        def step(self, phase: str, examples: int) -> None:
+            thread = Thread(target=ask)
+            thread.start()
+            thread.join()
+
+    def ask() -> None:
+        for task in (1, [1]):
+            try:
+                net(torch.zeros(1, 12), task=task)
+            except ConfigError as error:
+                errors.append(str(error))
+
+    net.learn(toy_task(2), QUICK, listener=Meanwhile())
+    assert set(errors) == {
+        "Lifelong: task: expected 2, which is being learnt, got 1",
+        "Lifelong: task: a task per example is not available during learn()",
+    }
+    assert len(errors) == 50
+
+
+def test_a_copy_has_a_switch_of_its_own() -> None:
+    net = toy_net()
+    for number in (1, 2):
+        net.learn(toy_task(number), QUICK)
+    twin = deepcopy(net)
+    net.activate(1)
+    assert (net.active, twin.active) == (1, 2)
