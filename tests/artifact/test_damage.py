@@ -185,7 +185,7 @@ MANIFESTS: list[tuple[Edit, str]] = [
     (setter("parts", 0, "features", value="9"), "manifest: parts[0].features: expected int, got str"),
     (setter("parts", 0, "features", value=True), "manifest: parts[0].features: expected int, got bool"),
     (setter("parts", 0, "features", value=10**400), "manifest: parts[0].features: expected int <= "),
-    (setter("parts", 0, "features", value=8), "task 1 (clouds-0): head: expected tensor weight to be float32 [3, 9], "),
+    (setter("parts", 0, "features", value=8), "task 1 (clouds-0): head: expected tensor weight to be float32 [3, 8], "),
     (setter("parts", 0, "exclude", value="a"), "manifest: parts[0].exclude: expected array, got str"),
     (setter("parts", 0, "exclude", value=[1]), "manifest: parts[0].exclude[0]: expected str, got int"),
     (setter("metadata", value=[]), "manifest: metadata: expected object, got array"),
@@ -230,7 +230,8 @@ MANIFESTS: list[tuple[Edit, str]] = [
     (lambda m, _: m.update(tasks=m["tasks"] * 43), "manifest.tasks: expected at most 127, got 129"),
     (setter("tasks", 1, "part", value="x"), "manifest.tasks[1].part: expected net, got 'x'"),
     (setter("tasks", 1, "class_names", value=["a"]), "manifest.tasks[1].class_names: expected none or 3, got 1"),
-    (setter("tasks", 2, "classes", value=4), "task 3 (clouds-2): head: expected tensor weight to be float32 [3, 9], "),
+    (setter("tasks", 2, "classes", value=4), "task 3 (clouds-2): head: expected tensor weight to be float32 [4, 9], "),
+    (setter("tasks", 2, "classes", value=2**61), "task 3 (clouds-2): head: expected tensor weight to be float32 [2305"),
     (setter("tasks", 1, "head", "kind", value="x"), "manifest: tasks[1].head.kind: invalid enum value 'x'"),
     (
         setter("tasks", 1, "head", "kind", value="custom"),

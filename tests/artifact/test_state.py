@@ -194,7 +194,8 @@ def test_not_while_a_task_is_learnt() -> None:
 
 
 def test_the_state_of_a_task_in_learning_is_refused() -> None:
-    net, states = learnt(TASKS[:1]), []
+    net = learnt(TASKS[:1])
+    states: list[dict[str, Any]] = []
 
     class Keeps(Listener):
         def step(self, phase: str, examples: int) -> None:

@@ -63,7 +63,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], int, dict[str, str], tuple[int, .
 def trained(kind: str, tasks: int = 3) -> tuple[Lifelong, list[Task]]:
     make, features, settings, shape = NETS[kind]
     torch.manual_seed(0)
-    net = Lifelong(make(), features, **settings)  # type: ignore[arg-type]
+    net = Lifelong(make(), features, **settings)
     dtype = next(net.parameters()).dtype
     stream = [toy_task(seed, shape, classes=3 + seed, dtype=dtype) for seed in range(tasks + 1)]
     stream[1] = replace(stream[1], class_names=("a", "b", "ü", "/"))
@@ -386,10 +386,11 @@ class Norm(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        for name, tensor in nn.BatchNorm1d(size).named_parameters():
-            self.register_parameter(name, nn.Parameter(tensor.detach()))
-        for name, tensor in nn.BatchNorm1d(size).named_buffers():
-            self.register_buffer(name, tensor)
+        norm = nn.BatchNorm1d(size)
+        for name, parameter in norm.named_parameters():
+            self.register_parameter(name, parameter)
+        for name, buffer in norm.named_buffers():
+            self.register_buffer(name, buffer)
 
 
 def test_ten_tasks_of_the_mlp_take_at_most_30_mb(tmp_path: Path) -> None:

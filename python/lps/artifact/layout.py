@@ -50,16 +50,19 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
     """An object of the manifest: exactly the keys that it declares."""
 
 
-class Form(Record):
-    """A tensor of the network."""
-
-    name: str
+class _Shaped(Record):
     dtype: str
     shape: list[Count]
 
     def __str__(self) -> str:
         """As in ``float32 [2, 3]``."""
         return f"{self.dtype} {self.shape}"
+
+
+class Form(_Shaped):
+    """A tensor of the network."""
+
+    name: str
 
 
 class Layer(Form):
@@ -92,7 +95,7 @@ class Part(Record):
 
 
 class HeadEntry(Record):
-    """A head: ``linear`` is an nn.Linear from the features to the classes, any other must be made by the user."""
+    """A head: ``linear`` is an nn.Linear from the features to the classes; the user has to make any other."""
 
     kind: Literal["linear", "custom"]
     tensors: list[Form]
@@ -109,17 +112,11 @@ class TaskEntry(Record):
     head: HeadEntry
 
 
-class Stored(Record):
+class Stored(_Shaped):
     """A tensor of the file: dtype and shape as stored, how it is coded, and the sha256 of its bytes in the file."""
 
-    dtype: str
-    shape: list[Count]
     code: str
     sha256: str
-
-    def __str__(self) -> str:
-        """As in ``float32 [2, 3]``."""
-        return f"{self.dtype} {self.shape}"
 
 
 class Manifest(Record):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from lps.artifact.layout import METHOD, Manifest, Part, TaskEntry, compare, form, refuse
+from lps.artifact.layout import METHOD, Manifest, Part, TaskEntry, compare, dtype_name, form, refuse
 from lps.partition import MAX_TASKS
 from lps.task import Head, Learnt
 
@@ -56,22 +56,21 @@ def make_head(
     where = f"task {number} ({task.name}): head: "
     forms = {tensor.name: str(tensor) for tensor in task.head.tensors}
     if task.head.kind == "linear":
-        # On the meta device: the shapes are compared before memory is taken for them.
-        head: nn.Module = nn.Linear(features, task.classes, "bias" in forms, device="meta", dtype=like.dtype)
-        compare("tensor", forms, _forms(head), where)
-        return head.to_empty(device=like.device)
+        dtype, bias = dtype_name(like), "bias" in forms
+        linear = {"weight": f"{dtype} [{task.classes}, {features}]"}
+        if bias:
+            linear["bias"] = f"{dtype} [{task.classes}]"
+        compare("tensor", linear, forms, where)
+        # By way of the meta device, so that no values are drawn.
+        return nn.Linear(features, task.classes, bias, device="meta", dtype=like.dtype).to_empty(device=like.device)
     if factory is None:
         refuse(f"{where}it is not a Linear layer, so that it cannot be made from the file alone; {advice}")
-    head = factory(features, task.classes)
+    head: nn.Module = factory(features, task.classes)
     if not isinstance(head, nn.Module):
         refuse(f"{where}expected the factory to make an nn.Module, got {type(head).__name__}")
     head.to(like.device, like.dtype)
-    compare("tensor", forms, _forms(head), where)
+    compare("tensor", forms, {name: form(tensor) for name, tensor in head.state_dict().items()}, where)
     return head
-
-
-def _forms(head: nn.Module) -> dict[str, str]:
-    return {name: form(tensor) for name, tensor in head.state_dict().items()}
 
 
 def add_learnt(net: Lifelong, tasks: Sequence[TaskEntry]) -> None:

@@ -95,7 +95,7 @@ def checksum(text: str, tensors: Mapping[str, Tensor]) -> bytes:
 def _head(old: OldManifest, task: OldTask) -> HeadEntry:
     dtype = old.layers[0].dtype if old.layers else "float32"
     shapes = {"weight": [task.classes, old.features], "bias": [task.classes]}
-    return HeadEntry("linear", [Form(name, dtype, shape) for name, shape in shapes.items()])
+    return HeadEntry("linear", [Form(dtype, shape, name) for name, shape in shapes.items()])
 
 
 def _renamed(old: OldManifest, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

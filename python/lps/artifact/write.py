@@ -98,12 +98,12 @@ def _architecture(backbone: nn.Module) -> Made | None:
 
 
 def _form(name: str, tensor: Tensor) -> Form:
-    return Form(name, dtype_name(tensor), list(tensor.shape))
+    return Form(dtype_name(tensor), list(tensor.shape), name)
 
 
 def _layer(partition: Partition) -> Layer:
     dtype, shape = dtype_name(partition.w_bar), list(partition.shape)
-    return Layer(partition.name, dtype, shape, partition.spent, partition.init_std)
+    return Layer(dtype, shape, partition.name, partition.spent, partition.init_std)
 
 
 def _head(head: nn.Module, part: Part, classes: int) -> HeadEntry:
