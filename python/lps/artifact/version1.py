@@ -10,63 +10,44 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lps.artifact import layout
 from lps.artifact.bits import from_planes
-from lps.artifact.layout import (
-    CHECKSUM,
-    METHOD,
-    PART,
-    Count,
-    Form,
-    HeadEntry,
-    Layer,
-    Made,
-    Manifest,
-    Names,
-    Part,
-    Record,
-    TaskEntry,
-    check_form,
-    decoded,
-    form,
-    owner_form,
-    refuse,
-)
 from lps.partition import FREE
 
 
-class OldTask(Record):
+class OldTask(layout.Record):
     """One task, whose head is an nn.Linear."""
 
     name: str
-    classes: Count
+    classes: layout.Count
     digest: str
 
 
-class OldManifest(Record):
+class OldManifest(layout.Record):
     """The manifest of version 1."""
 
     format: str
     version: int
     written_by: str
-    features: Count
+    features: layout.Count
     pattern: str
     sharing: str
     exclude: list[str]
-    layers: list[Layer]
-    common: list[Form]
+    layers: list[layout.Layer]
+    common: list[layout.Form]
     tasks: list[OldTask]
-    architecture: Made | None
+    architecture: layout.Made | None
     metadata: dict[str, Any]
 
 
-def upgraded(text: str, tensors: dict[str, Tensor]) -> tuple[Manifest, dict[str, Tensor]]:
+def upgraded(text: str, tensors: dict[str, Tensor]) -> tuple[layout.Manifest, dict[str, Tensor]]:
     """Manifest and tensors in today's form, after a check of the checksum over all of them."""
-    old = decoded(text, OldManifest)
-    stored = tensors.pop(CHECKSUM)
+    old = layout.decoded(text, OldManifest)
+    stored = tensors.pop(layout.CHECKSUM)
     if bytes(stored.tolist()) != checksum(text, tensors):
-        refuse("the checksum does not match, so the file is damaged; copy it again from where it was saved")
-    part = Part(
-        name=PART,
+        layout.refuse("the checksum does not match, so the file is damaged; copy it again from where it was saved")
+    part = layout.Part(
+        name=layout.PART,
         architecture=old.architecture,
         features=old.features,
         pattern=old.pattern,
@@ -77,8 +58,12 @@ def upgraded(text: str, tensors: dict[str, Tensor]) -> tuple[Manifest, dict[str,
         common=old.common,
         private=[],
     )
-    tasks = [TaskEntry(task.name, task.classes, [], task.digest, PART, _head(old, task)) for task in old.tasks]
-    manifest = Manifest(old.format, old.version, old.written_by, METHOD, [part], tasks, _metadata(old.metadata), {})
+    tasks = [
+        layout.TaskEntry(task.name, task.classes, [], task.digest, layout.PART, _head(old, task)) for task in old.tasks
+    ]
+    manifest = layout.Manifest(
+        old.format, old.version, old.written_by, layout.METHOD, [part], tasks, _metadata(old.metadata), {}
+    )
     return manifest, _renamed(old, tensors)
 
 
@@ -87,20 +72,20 @@ def checksum(text: str, tensors: Mapping[str, Tensor]) -> bytes:
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
-        digest.update(f"\n{name} {form(tensor)}\n".encode())
+        digest.update(f"\n{name} {layout.form(tensor)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.digest()
 
 
-def _head(old: OldManifest, task: OldTask) -> HeadEntry:
+def _head(old: OldManifest, task: OldTask) -> layout.HeadEntry:
     dtype = old.layers[0].dtype if old.layers else "float32"
     shapes = {"weight": [task.classes, old.features], "bias": [task.classes]}
-    return HeadEntry("linear", [Form(dtype, shape, name) for name, shape in shapes.items()])
+    return layout.HeadEntry("linear", [layout.Form(dtype, shape, name) for name, shape in shapes.items()])
 
 
 def _renamed(old: OldManifest, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors under today's names; the values of a layer, one tensor then, split by owner."""
-    names, tasks = Names(PART), range(1, len(old.tasks) + 1)
+    names, tasks = layout.Names(layout.PART), range(1, len(old.tasks) + 1)
     today = {f"common/{tensor.name}": names.common(tensor.name) for tensor in old.common}
     today |= {f"head/{task}/{name}": names.head(task, name) for task in tasks for name in ("weight", "bias")}
     for layer in old.layers:
@@ -109,13 +94,14 @@ def _renamed(old: OldManifest, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
     new = {today[name]: tensor for name, tensor in tensors.items() if name in today}
     for layer in old.layers:
         size, planes, values = prod(layer.shape), f"owner/{layer.name}", f"values/{layer.name}"
-        owner = from_planes(planes, check_form(tensors, planes, owner_form(size, len(tasks))), size, len(tasks))
+        packed_owner = layout.check_form(tensors, planes, layout.owner_form(size, len(tasks)))
+        owner = from_planes(planes, packed_owner, size, len(tasks))
         owners = owner[owner != FREE]
-        packed = check_form(tensors, values, f"{layer.dtype} [{len(owners)}]")
+        packed = layout.check_form(tensors, values, f"{layer.dtype} [{len(owners)}]")
         new |= {names.values(task, layer.name): packed[owners == task] for task in tasks}
         today[values] = ""  # it is several tensors now
     for name in tensors.keys() - today.keys():
-        refuse(f"expected no tensor {name}, got {form(tensors[name])}")
+        layout.refuse(f"expected no tensor {name}, got {layout.form(tensors[name])}")
     return new
 
 
@@ -123,8 +109,7 @@ def _metadata(values: dict[str, Any]) -> dict[str, Any]:
     """Metadata were one flat mapping for ours and the user's own."""
     ours = ("input_shape", "stream", "accuracy", "from_task")
     known = {key: _with_options(value) for key, value in values.items() if key in ours}
-    user = values.get("user") or {key: value for key, value in values.items() if key not in known}
-    return {**known, "user": user}
+    return {**known, "user": {key: value for key, value in values.items() if key not in known}}
 
 
 def _with_options(value: Any) -> Any:
