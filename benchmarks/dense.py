@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from lps.export import quiet, why_no_onnx
+from lps.deploy.exporters.base import quiet
+from lps.deploy.exporters.onnx_model import why_no_onnx
 from torch import Tensor, nn
 
 from benchmarks.timing import Timing

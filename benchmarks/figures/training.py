@@ -31,7 +31,7 @@ CLASSES = 10
 INPUTS = 784
 MEMORY_SIDE = 6000
 # Enough to give a task its weights, masks and head; what they are does not matter here.
-INSTANT = LPSConfig(alpha=0.1, beta=0.9, epochs=(0, 1, 0), batch_size=BATCH, rho_levels=1)
+INSTANT = LPSConfig(alpha=0.1, beta=0.9, epochs=(0, 1, 0), batch_size=BATCH, rho_levels=1).of_task(1)
 
 
 def training_figures() -> Iterator[Figure]:

@@ -7,14 +7,14 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import Field
 from pathlib import Path
 from typing import Any, NoReturn
 
-import jsonargparse
 import torch
 
 from lps.errors import ConfigError, LPSError
-from lps.runs.settings import check_threads
+from lps.options import is_unicode, shown
 from lps_kernels.tf32 import hold_torch_to_it
 
 COMMANDS = {
@@ -27,31 +27,67 @@ COMMANDS = {
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 
 
-class Parser(jsonargparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Answers bad input with one sentence, without the usage."""
 
     def __init__(self, prog: str, description: str) -> None:
-        super().__init__(
-            prog=prog,
-            description=description,
-            print_config=None,  # its own cannot wait for a preset to be looked up
-            allow_abbrev=False,
-            formatter_class=argparse.HelpFormatter,
-        )
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
 
-    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
-        """As always, but a file that is no text is bad input too."""
-        try:
-            return super().parse_args(*args, **kwargs)
-        except UnicodeDecodeError as error:
-            self.error(f"--config: expected a text file in UTF-8, got {error.reason} at byte {error.start}")
+    def add_options(self, title: str, options: Iterable[Field[Any]]) -> None:
+        """Add a flag per field of a settings dataclass (:func:`lps.options.option`); flags that are not given stay out
+        of the result.
+        """
+        group = self.add_argument_group(title)
+        for option in options:
+            flag, text = f"--{option.name.replace('_', '-')}", option.metadata["help"]
+            if isinstance(option.default, bool):
+                group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
+            else:
+                read, metavar = _flag_type(option.metadata["read"]), option.metadata["metavar"]
+                group.add_argument(flag, type=read, default=argparse.SUPPRESS, metavar=metavar, help=text)
 
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+    def error(self, message: str) -> NoReturn:
         """Print the message on one line, in our words, and exit with 2."""
-        sentence = " ".join(message.split())
-        sentence = re.sub(r'Parser key "(\w+)":', r"\1:", sentence)
-        sentence = re.sub(r"Expected a <class '(\w+)'>\. Got value:", r"expected \1, got", sentence)
+        sentence = " ".join(message.split()).removeprefix("argument ")
+        choice = re.fullmatch(r"(.*): invalid choice: '(.*)' \(choose from (.*)\)", sentence)
+        if choice:
+            flag, got, known = choice.groups()
+            sentence = f"{flag}: expected one of {known.replace(chr(39), '')}, got {got}"
         self.exit(REFUSED, f"{self.prog}: {sentence}\n")
+
+
+def whole(text: str) -> int:
+    """The type of a flag that takes a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {shown(text)}") from None
+
+
+def between(low: int, high: int) -> Callable[[str], int]:
+    """The type of a flag that takes a whole number from ``low`` to ``high``."""
+
+    def read(text: str) -> int:
+        number = whole(text)
+        if not low <= number <= high:
+            raise argparse.ArgumentTypeError(f"expected {low} to {high}, got {shown(text)}")
+        return number
+
+    return read
+
+
+def _flag_type(read: Callable[[str], object]) -> Callable[[str], object]:
+    """The reader as argparse needs it: refusals are ArgumentTypeError."""
+
+    def read_flag(text: str) -> object:
+        if not is_unicode(text):
+            raise argparse.ArgumentTypeError(f"expected text in UTF-8, got {shown(text)}")
+        try:
+            return read(text)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read_flag
 
 
 def guarded(prog: str, command: Callable[[], int]) -> int:
@@ -91,7 +127,6 @@ def use_device(name: str, threads: int | None) -> torch.device:
         raise ConfigError(f"device: got {name}, but torch finds {torch.cuda.device_count()} CUDA devices; use cpu")
     hold_torch_to_it()
     if threads is not None:
-        check_threads(threads)
         torch.set_num_threads(threads)
     return device
 

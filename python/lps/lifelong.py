@@ -17,7 +17,7 @@ from lps.artifact.state import description as describe_state
 from lps.artifact.state import fill as fill_from_state
 from lps.artifact.write import save
 from lps.deploy.extraction import extract
-from lps.deploy.serving import ServedTask, rows_of, task_of_each, together
+from lps.deploy.serving import ServedTask, rows_by_task, scatter_logits, validate_tasks
 from lps.draft import Draft
 from lps.errors import ConfigError
 from lps.metadata import Metadata
@@ -172,7 +172,7 @@ class Lifelong(nn.Module):
         """
         if self._learning:
             raise ConfigError("Lifelong: task: a task per example is not available during learn()")
-        rows = rows_of(task_of_each(tasks, len(x)), x.device)
+        rows = rows_by_task(validate_tasks(tasks, len(x)), x.device)
         for task in rows:
             self.check_task(task)
         logits = []
@@ -180,7 +180,7 @@ class Lifelong(nn.Module):
             with ServedTask(self.prunable(), task, self._replaced(task)):
                 features = self.backbone(x[places])
             logits.append(self.heads[task - 1](features))
-        return together(logits, list(rows.values())) if rows else x.new_empty((0, 0))
+        return scatter_logits(logits, list(rows.values())) if rows else x.new_empty((0, 0))
 
     def _replaced(self, task: int) -> dict[int, Tensor]:
         """The private tensors of a task, by the identity of the backbone's tensors that they stand for."""

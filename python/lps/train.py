@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from lps.cli import COMMANDS, Parser, guarded, use_device
+from lps.data import BENCHMARKS
 from lps.errors import ConfigError
+from lps.methods.lps.config import LPSConfig
 from lps.runs.directory import CONFIG
 from lps.runs.progress import summary
 from lps.runs.run import train
-from lps.runs.settings import Settings, preset, settings_from
+from lps.runs.settings import Settings, read_settings, settings_from
 
 PROG = "lps.train"
 
@@ -41,7 +42,7 @@ def _main(arguments: list[str]) -> int:
     before = None
     if output is not None and command.resume:
         _check_is_run(output)
-        before = _parse(["--config", str(output / CONFIG)]).settings
+        before = settings_from(read_settings(output / CONFIG))
     device = use_device(settings.device, settings.threads)
     results, path = train(settings, output, before, device)
     print(summary(results, str(path)))
@@ -51,41 +52,39 @@ def _main(arguments: list[str]) -> int:
 def _parser() -> Parser:
     text = "Settings come from the benchmark's preset, then from --config, then from flags; the later ones count."
     parser = Parser(PROG, f"{COMMANDS['train'].capitalize()}. {text}")
-    parser.add_argument(
-        "--config", action="config", metavar="FILE", help="YAML file of settings, as in a run directory"
-    )
-    for option in fields(Settings):
-        flag, text = f"--{option.name.replace('_', '-')}", option.metadata["help"]
-        if isinstance(option.default, bool):
-            parser.add_argument(flag, action="store_true", help=text)
-        else:
-            kind = str if option.metadata["text"] else Any  # Any reads YAML; settings_from checks what it finds
-            parser.add_argument(flag, type=kind, default=option.default, metavar=option.metadata["metavar"], help=text)
+    parser.add_argument("--config", action="append", default=[], metavar="FILE", help="YAML file of settings")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --output, or beside --config")
     parser.add_argument("--print-config", action="store_true", help="print the settings as YAML and exit")
+    parser.add_options("the run", (option for option in fields(Settings) if option.metadata))
+    parser.add_options("how a task is learnt", fields(LPSConfig))
+    owners: dict[type, list[str]] = {}  # benchmarks by the class of their options
+    for name, benchmark in BENCHMARKS.items():
+        owners.setdefault(benchmark.options, []).append(name)
+    for kind, names in owners.items():
+        parser.add_options(f"only for {', '.join(names)}", fields(kind))
     return parser
 
 
 def _parse(arguments: list[str]) -> _Command:
     parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.resume and not options.config:
-        if options.output is None:
+    flags = vars(parser.parse_args(arguments))
+    files, resume, print_config = (flags.pop(name) for name in ("config", "resume", "print_config"))
+    if resume and not files:
+        if "output" not in flags:
             parser.error("--resume: say which run to go on with: --output DIRECTORY or --config FILE")
-        _check_is_run(Path(options.output))
-        arguments = ["--config", str(Path(options.output) / CONFIG), *arguments]
-        options = parser.parse_args(arguments)
+        _check_is_run(Path(flags["output"]))
+        files = [str(Path(flags["output"]) / CONFIG)]
+    given: dict[str, object] = {}
     try:
-        # The benchmark and the preset are known now; what they say lies below the file and the flags.
-        parser.set_defaults(preset(options.benchmark, options.preset))
-        options = parser.parse_args(arguments)
-        settings = settings_from(options.as_dict())
+        for file in files:
+            given |= read_settings(Path(file))
+        settings = settings_from(given | flags)
     except ConfigError as error:
         parser.error(str(error))
     output = None if settings.output is None else Path(settings.output)
-    if options.resume and output is None:
-        output = Path(str(options.config[-1])).parent
-    return _Command(settings, output, options.resume, options.print_config)
+    if resume and output is None:
+        output = Path(files[-1]).parent
+    return _Command(settings, output, resume, print_config)
 
 
 def _check_is_run(path: Path) -> None:

@@ -138,6 +138,9 @@ def test_the_shape_of_inputs_can_be_given(folder: Path, capsys: pytest.CaptureFi
     sentence = refused(export, capsys, "bare.lps", "--task", "1", "--format", "torch")
     assert "bare.lps: does not tell the shape of its inputs; pass --input-shape" in sentence
     assert export.main(["bare.lps", "--task", "1", "--format", "lps"]) == 0  # needs none
+    assert load("bare-task1.lps").metadata.input_shape is None
+    assert export.main(["bare.lps", "--task", "1", "--format", "lps", "--input-shape", "12"]) == 0
+    assert load("bare-task1.lps").metadata.input_shape == [12]
     assert export.main(["bare.lps", "--task", "1", "--format", "torch", "--input-shape", "3,4"]) == 0
     network = torch.export.load("bare-task1.pt2").module()
     assert torch.equal(network(INPUTS.view(-1, 3, 4)).argmax(1), expected(folder / "model.lps", 1).argmax(1))
@@ -148,10 +151,11 @@ def test_the_shape_of_inputs_can_be_given(folder: Path, capsys: pytest.CaptureFi
     [
         ("--task 3 --format torch", "task: expected 1 to 2, got 3"),
         ("--task 0 --format lps", "task: expected 1 to 2, got 0"),
-        ("--task 1 --format tflite", "--format: invalid choice: 'tflite'"),
-        ("--task one --format lps", "task: expected int, got one"),
+        ("--task 1 --format tflite", "--format: expected one of torch, onnx, lps, got tflite"),
+        ("--task one --format lps", "--task: expected a whole number, got one"),
         ("--format torch", "task"),
         ("--task 1 --format torch --input-shape 13", "--input-shape: the network cannot read inputs of shape [13]: "),
+        ("--task 1 --format lps --input-shape 13", "--input-shape: the network cannot read inputs of shape [13]: "),
         ("--task 1 --format onnx --input-shape 3,x", "--input-shape: expected whole numbers above 0"),
         ("--task 1 --format torch --input-shape 0", "--input-shape: expected whole numbers above 0"),
         ("--task 1 --format torch --output no/where.pt2", "no/where.pt2: could not be written: No such file"),
@@ -167,12 +171,12 @@ def test_files_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixture[s
     with safe_open("model.lps", framework="pt") as file:
         manifest = json.loads(file.metadata()["manifest"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
-    save_file(tensors, "newer.lps", metadata={"manifest": json.dumps({**manifest, "version": 2})})
+    save_file(tensors, "newer.lps", metadata={"manifest": json.dumps({**manifest, "version": 9})})
     damaged = bytearray(Path("model.lps").read_bytes())
     damaged[len(damaged) // 2] ^= 1
     Path("damaged.lps").write_bytes(damaged)
     for name, words in (
-        ("newer.lps", "format version 2 was written by a newer version"),
+        ("newer.lps", "format version 9 was written by a newer version"),
         ("damaged.lps", "damaged.lps: "),
         ("missing.lps", "missing.lps: could not be read: No such file"),
     ):

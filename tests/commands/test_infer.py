@@ -180,8 +180,8 @@ def test_every_benchmark_prepares_its_data_without_having_it() -> None:
         values = torch.randint(0, raw.top + 1, (2, *shape), dtype=torch.uint8)
         assert raw.transform(values).shape == (2, *read)
     assert benchmarks.raw("mixed", 2).shape == (3, 32, 32)
-    radio = benchmarks.raw("synthetic-rf", 3, seed=1, window=100)
-    task = benchmarks.stream("synthetic-rf", seed=1, window=100)[2]
+    radio = benchmarks.raw("synthetic-rf", 3, seed=1, options={"window": 100})
+    task = benchmarks.stream("synthetic-rf", seed=1, options={"window": 100})[2]
     assert isinstance(task.test, Arrays)
     assert torch.equal(radio.transform(task.test.inputs[:4]), task.test.batch(torch.arange(4))[0])
 
@@ -249,7 +249,7 @@ def test_images_that_cannot_be_used(place: Path, capsys: pytest.CaptureFixture[s
     for model, name, words in (
         ("digits.lps", "cut.png", "cut.png: cannot be read: "),
         ("digits.lps", "text.png", "text.png: kind of file: expected an image"),
-        ("digits.lps", "wide.png", "wide.png: image: expected 8 bits a channel, got mode I;16"),
+        ("digits.lps", "wide.png", "wide.png: image: expected 8 bits per channel, got mode I;16"),
         ("digits.lps", "missing.png", "missing.png: cannot be read: No such file"),
         ("digits.lps", "none", "none: the folder holds no images"),
         ("own.lps", "good.png", "images: the task reads inputs of shape [12], not images"),
@@ -268,10 +268,10 @@ def test_images_that_cannot_be_used(place: Path, capsys: pytest.CaptureFixture[s
         ("own.lps --task 3 inputs.npy", "task: expected 1 to 2, got 3"),
         ("own.lps --task 1", "INPUT: expected .npy files, images or folders of images, got none"),
         ("own.lps inputs.npy", "task"),
-        ("--task 1", "file"),
+        ("--task 1", "arguments are required: FILE"),
         ("own.lps --task 1 inputs.npy --top 4", "--top: expected 1 to 3, the classes of task 1, got 4"),
         ("own.lps --task 1 inputs.npy --batch-size 0", "--batch-size: expected 1 to 2147483647, got 0"),
-        ("own.lps --task 1 inputs.npy --format xml", "--format: invalid choice: 'xml'"),
+        ("own.lps --task 1 inputs.npy --format xml", "--format: expected one of csv, json, got xml"),
         ("own.lps --task 1 inputs.npy --input-shape 13", "the network cannot read inputs of shape [13]"),
         ("own.lps --task 1 inputs.npy --device abacus", "device: expected cpu, cuda or cuda:N, got abacus"),
         ("own.lps --task 1 inputs.npy --output no/where.csv", "no/where.csv: could not be written"),
@@ -282,7 +282,7 @@ def test_images_that_cannot_be_used(place: Path, capsys: pytest.CaptureFixture[s
         ("own.lps --task 1 --benchmark --output x", "--benchmark: it classifies nothing"),
         ("missing.lps --task 1 inputs.npy", "missing.lps: could not be read: No such file"),
         ("damaged.lps --task 1 inputs.npy", "damaged.lps: "),
-        ("odd.lps --task 1 inputs.npy", "unknown benchmark 'tea'"),
+        ("odd.lps --task 1 inputs.npy", "benchmark: expected one of permuted-digits"),
         ("bare.lps --task 1 inputs.npy", "bare.lps: does not tell the shape of its inputs; pass --input-shape"),
     ],
 )

@@ -31,7 +31,7 @@ def test_split_rf(tmp_path: Path) -> None:
         labels = np.tile(np.arange(50, dtype=np.uint8), count)
         iq = np.broadcast_to(labels[:, None, None], (len(labels), 2, 32))  # each sample tells the transmitter
         np.savez(tmp_path / "rf-ism50" / f"{part}.npz", iq=iq, labels=labels)
-    tasks = stream("split-rf", data_dir=tmp_path, seed=5, window=16)
+    tasks = stream("split-rf", data_dir=tmp_path, seed=5, options={"window": 16})
     again = stream("split-rf", data_dir=tmp_path / "rf-ism50", seed=5, tasks=2)
     seen: list[int] = []
     for number, task in enumerate(tasks):
@@ -41,6 +41,7 @@ def test_split_rf(tmp_path: Path) -> None:
         chosen = [int(test.inputs[test.labels == label][0, 0, 0]) for label in range(10)]
         train = arrays(task.train)
         assert torch.equal(train.inputs[:, 0, 0], torch.tensor(chosen, dtype=torch.uint8)[train.labels])
+        assert task.class_names == tuple(f"transmitter {transmitter}" for transmitter in chosen)
         if number < 2:
             assert torch.equal(train.inputs, arrays(again[number].train).inputs)
         seen += chosen
@@ -48,8 +49,8 @@ def test_split_rf(tmp_path: Path) -> None:
     assert seen != list(range(50))
     assert first(tasks[0]).shape == (8, 2, 16)
     assert first(again[0]).shape == (8, 2, 32)
-    with pytest.raises(ConfigError, match="at most the 32 samples that there are, got 33"):
-        stream("split-rf", data_dir=tmp_path, window=33)
+    with pytest.raises(ConfigError, match="at most the 32 samples of a window, got 33"):
+        stream("split-rf", data_dir=tmp_path, options={"window": 33})
 
 
 def test_captures_of_individual_transmitters(tmp_path: Path) -> None:
@@ -61,5 +62,5 @@ def test_captures_of_individual_transmitters(tmp_path: Path) -> None:
     assert read[1, 0].tolist() == [10, 12, 14, 16, 18]
     assert transmitters.tolist() == [1, 3]
     np.savez(path, iq=signals, transmitter=np.array([1], np.uint8))
-    with pytest.raises(DataError, match=r"captures.npz: length of transmitter: expected 2, one a capture, got 1"):
+    with pytest.raises(DataError, match=r"captures.npz: length of transmitter: expected 2, one per capture, got 1"):
         rf.read_captures(path)

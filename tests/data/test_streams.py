@@ -11,6 +11,7 @@ import pytest
 import torch
 from lps import models
 from lps.data import BENCHMARKS, Stream, cifar, digits, mnist, stream
+from lps.data.augment import crop_and_flip
 from lps.data.base import Examples, hold_out, of_classes, random
 from lps.data.mixed import AsColour
 from lps.data.permuted import Permute, permutation
@@ -73,14 +74,26 @@ def sheets_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("name", "options", "part"),
     [
-        ("mnist", {}, "known are permuted-digits, permuted-mnist, split-cifar, split-rf, synthetic-rf, mixed"),
+        ("mnist", {}, "expected one of permuted-digits, permuted-mnist, split-cifar, split-rf, synthetic-rf, mixed"),
         ("permuted-digits", {"tasks": 0}, "tasks: expected 1 to 127, got 0"),
         ("permuted-digits", {"tasks": 128}, "expected 1 to 127, got 128"),
         ("split-cifar", {"tasks": 7}, "expected 1 to 6, got 7"),
         ("mixed", {"tasks": 6}, "expected 1 to 5, got 6"),
         ("permuted-digits", {"seed": -1}, "seed"),
-        ("permuted-digits", {"window": 32}, "radio signals only"),
-        ("synthetic-rf", {"window": 0}, "at least 1 sample, got 0"),
+        (
+            "permuted-digits",
+            {"options": {"window": 32}},
+            "permuted-digits: window: is no option of this benchmark (it is an option of split-rf, synthetic-rf)",
+        ),
+        ("synthetic-rf", {"options": {"size": 32}}, "size: is no option of this benchmark (known are window)"),
+        (
+            "synthetic-rf",
+            {"options": {"window": 0}},
+            "synthetic-rf: window: expected 1 to 2147483647 samples, got 0",
+        ),
+        ("permuted-digits", {"augment": True}, "permuted-digits: augment: only colour images"),
+        ("permuted-mnist", {"augment": True}, "permuted-mnist: augment: only colour images"),
+        ("split-rf", {"augment": True}, "split-rf: augment: only colour images"),
     ],
 )
 def test_settings_that_cannot_be_used(name: str, options: dict[str, Any], part: str) -> None:
@@ -132,7 +145,7 @@ def test_tasks_are_built_once_and_when_asked_for() -> None:
 
 def test_the_default_networks_fit_the_inputs() -> None:
     for benchmark, shape in (("permuted-digits", (2, 64)), ("synthetic-rf", (2, 2, 64))):
-        tasks = stream(benchmark, window=64 if benchmark == "synthetic-rf" else None)
+        tasks = stream(benchmark, options={"window": 64} if benchmark == "synthetic-rf" else {})
         assert len(tasks) == BENCHMARKS[benchmark].tasks
         assert tasks.name == benchmark
         inputs = first(tasks[0], 2)
@@ -151,6 +164,7 @@ def test_digits_are_the_embedded_ones() -> None:
     tasks = stream("permuted-digits")
     assert sizes(tasks[0]) == sizes(tasks[4]) == (1294, 143, 360)
     check_labels(tasks[3])
+    assert tasks[3].class_names == tuple("0123456789")
     inputs = first(tasks[1], 500)
     assert inputs.dtype == torch.float32
     assert (float(inputs.min()), float(inputs.max())) == (0.0, 1.0)
@@ -229,8 +243,11 @@ def test_split_cifar(sheets_dir: Path) -> None:
     assert len(tasks) == 6
     assert sizes(tasks[0]) == (45_000, 5_000, 10_000)
     assert [task.name for task in tasks] == ["cifar10", *(f"cifar100-{n}-{n + 9}" for n in range(0, 50, 10))]
+    assert tasks[0].class_names[:2] == ("airplane", "automobile")
+    assert tasks[5].class_names[:2] == ("lamp", "lawn_mower")  # classes 40 and 41
     for task in tasks[1:]:
         assert sizes(task) == (4_500, 500, 1_000)
+        assert task.augment is None
         check_labels(task)
     raw, seen = arrays(tasks[5].test).inputs[:8].double(), arrays(tasks[5].test).batch(torch.arange(8))[0]
     mean, std = (torch.tensor(part, dtype=torch.float64).view(3, 1, 1) for part in (cifar.MEAN, cifar.STD))
@@ -256,9 +273,11 @@ def test_cifar_from_the_official_archive_and_its_folder(tmp_path: Path) -> None:
     write_tar(tmp_path / "cifar-100-binary.tar.gz", members)
     train, test = cifar.load(cifar.CIFAR100, tmp_path, download=False)
     assert torch.equal(train.inputs[:, 0, 0, 0], train.labels)
-    task = cifar.ten_of_hundred(train, test, first=90, seed=0)
+    task = cifar.ten_of_hundred(train, test, first=90, seed=0, augment=True)
     assert sizes(task) == (4_500, 500, 1_000)
     assert torch.equal(arrays(task.test).inputs[:, 0, 0, 0] - 90, arrays(task.test).labels)
+    assert (task.class_names[0], task.class_names[9]) == ("train", "worm")
+    assert task.augment is crop_and_flip
     (tmp_path / "cifar-100-binary.tar.gz").unlink()
     (tmp_path / "cifar-100-binary").mkdir()
     data = members["cifar-100-binary/test.bin"]
@@ -268,19 +287,21 @@ def test_cifar_from_the_official_archive_and_its_folder(tmp_path: Path) -> None:
         cifar.load(cifar.CIFAR100, tmp_path, download=False)
     # As many test images as asked for, but not of the right classes.
     with pytest.raises(DataError, match="expected 5000 and 1000, got 5000 and 0"):
-        cifar.ten_of_hundred(train, Examples(test.inputs, test.labels * 0 + 99), first=0, seed=0)
+        cifar.ten_of_hundred(train, Examples(test.inputs, test.labels * 0 + 99), first=0, seed=0, augment=False)
 
 
 def test_mixed(mnist_dir: Path, sheets_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "mnist").symlink_to(mnist_dir / "mnist")
     (tmp_path / "cifar100-first50").symlink_to(sheets_dir / "cifar100-first50")
-    tasks = stream("mixed", data_dir=tmp_path)
+    tasks = stream("mixed", data_dir=tmp_path, augment=True)
     assert [task.name for task in tasks] == ["mnist-1", "cifar100-0-9", "mnist-2", "cifar100-10-19", "mnist-3"]
     assert [sizes(task)[0] for task in tasks] == [54_000, 4_500, 54_000, 4_500, 54_000]
     for task in tasks:
         assert first(task).shape == (8, 3, 32, 32)
         check_labels(task)
     assert not torch.allclose(first(tasks[0]), first(tasks[2]))
+    # Permuted digits have no left and right.
+    assert [task.augment for task in tasks] == [None, crop_and_flip, None, crop_and_flip, None]
 
 
 def test_mixed_digits_are_permuted_then_repeated_then_resized() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812  as everybody writes it
+import torch.nn.functional as F  # noqa: N812  the usual name
 from torch import Tensor, nn
 
 from lps_kernels.layers import MaxPool2d
@@ -46,7 +46,7 @@ class Encoded(nn.Module):
 
 
 @pytest.mark.parametrize("shape", [(512,), None], ids=["shape", "no shape"])
-def test_code_that_minds_other_layers_keeps_its_own(shape: tuple[int, ...] | None) -> None:
+def test_code_that_breaks_with_other_layers_keeps_its_own(shape: tuple[int, ...] | None) -> None:
     net = fabricate(ByKind(), 512, density=0.1, input_shape=shape)
     cutout = net.extract(1)
     assert "kept as it is" in cutout.notes[-1]

@@ -77,6 +77,18 @@ def test_each_example_is_answered_by_its_own_task(name: str, pattern: str) -> No
         torch.testing.assert_close(net(x, task=np.array(tasks)), want, rtol=CLOSE, atol=CLOSE)
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_norms_of_each_task_are_served_with_it(name: str) -> None:
+    make, shape = NETWORKS[name]
+    net = learnt(make(), shape, norms="per-task")
+    x, tasks = torch.randn(7, *shape), [3, 1, 1, 2, 3, 1, 2]
+    with torch.no_grad():
+        want = torch.stack([net(x, task=task)[row] for row, task in enumerate(tasks)])
+        for active in (1, 2, 3):
+            net.activate(active)
+            torch.testing.assert_close(net(x, task=tasks), want, rtol=CLOSE, atol=CLOSE)
+
+
 def test_serving_writes_nothing_and_leaves_the_active_task_alone() -> None:
     net = learnt(toy_mlp(), (12,))
     x = torch.randn(4, 12)

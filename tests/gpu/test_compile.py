@@ -36,6 +36,8 @@ from benchmarks.gpu.triton_report import ARCHITECTURES, compile_ahead, kernels
 from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton._launch import Ahead
 
+pytestmark = pytest.mark.compile
+
 needs_nvcc = pytest.mark.skipif(nvcc() is None and not REQUIRED, reason="nvcc was not found")
 # The name of a kernel as it is written.
 KERNEL = r"__global__ void (?:__launch_bounds__\(.*?\)\s+)?(\w+)\("

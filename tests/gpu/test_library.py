@@ -16,6 +16,8 @@ from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.native import LIBRARY
 from tests.native.build import ROOT
 
+pytestmark = pytest.mark.compile
+
 # That kernels compile for the others is the matter of test_compile.py.
 ARCHITECTURES = "80-real"
 

@@ -38,7 +38,7 @@ def test_exactly_the_planned_weights_are_owned_and_reused() -> None:
     net = toy_net()
     for number in range(1, 5):
         before = [partition.owner.clone() for partition, _ in net.prunable()]
-        plans = plan_task(net, QUICK)
+        plans = plan_task(net, QUICK.of_task(number))
         net.learn(toy_task(number), QUICK)
         for plan, old, (partition, _) in zip(plans, before, net.prunable(), strict=True):
             assert partition.owned_by(number) == plan.keep_free

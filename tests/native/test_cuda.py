@@ -35,6 +35,8 @@ from tests.native.simulator.faults import FAMILIES, FAULTS, Fault
 from tests.native.simulator.mutants import SOURCES, build_mutant
 from tests.native.simulator.run_samples import chosen
 
+pytestmark = pytest.mark.simulator
+
 Build = Callable[[str], Path]
 Outcome = tuple[int, str]
 PROCESSORS = (4, 1, 132, 3)  # of the devices that the four orders are simulated on

@@ -13,6 +13,8 @@ from lps_kernels.ops.bits import pack_reference
 from tests.helpers import CorrectSqrt, assert_same_bits, copy_of, counts_of, each_op_and_dtype, map_tensors, results_of
 from tests.native.adaptors import ADAPTORS, Native
 
+pytestmark = pytest.mark.native
+
 # Kernels stream from 16 MiB per call on: three arrays of 3 M 16-bit weights. Neither size is a multiple of a block.
 SHAPES = [(3001, 1001), (3,)]
 

@@ -23,6 +23,8 @@ from tests.helpers import (
 from tests.native.adaptors import ADAPTORS, Native, ShortfallError
 from tests.native.sanitizers import run_sanitized
 
+pytestmark = pytest.mark.native
+
 
 def cuts(bridge: ModuleType) -> Iterator[Native]:
     """Every instruction set in one piece, unit by unit backwards, and on three threads."""

@@ -14,6 +14,8 @@ from tests.native.build import load
 from tests.native.sanitizers import run_sanitized
 from tests.native.simulator.run_demo import NUMBERS, right
 
+pytestmark = pytest.mark.simulator
+
 SOURCE = (Path(__file__).parent / "simulator" / "demo.cu").read_text(encoding="utf-8").splitlines()
 Build = Callable[[str], Path]
 

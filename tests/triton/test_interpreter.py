@@ -21,6 +21,8 @@ from tests.helpers import each_op_and_dtype
 from tests.triton.run_samples import ways
 from tests.triton.workers import ROOT, Task, compile_only, environment, interpret, run_all
 
+pytestmark = pytest.mark.triton
+
 
 def task_of(op: Op, dtype: torch.dtype) -> Task:
     return op.name, str(dtype).removeprefix("torch.")

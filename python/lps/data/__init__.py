@@ -1,43 +1,32 @@
 """The benchmarks: streams of tasks from embedded, simulated or official data.
 
-``stream("permuted-mnist", data_dir=...)`` gives the tasks and the name of the network that the paper uses for them.
+``stream("permuted-mnist", data_dir=...)`` gives the tasks and the name of the network that the paper uses for them. A
+new benchmark is a file with a :class:`Benchmark` and a line in ``BENCHMARKS``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from lps.data import cifar, digits, mixed, mnist, rf, synthetic_rf
-from lps.data.base import Options, Raw, Stream
+from lps.data.base import Raw, Stream
+from lps.data.benchmark import Benchmark, Request
 from lps.data.download import default_directory
 from lps.errors import ConfigError
+from lps.options import convert, shown
 
-__all__ = ["BENCHMARKS", "Benchmark", "Raw", "Stream", "raw", "stream"]
+__all__ = ["BENCHMARKS", "Benchmark", "Raw", "Stream", "own_options", "raw", "stream"]
 
-
-@dataclass(frozen=True)
-class Benchmark:
-    """How to build a stream, what its tasks read, how many there are by default and at most, and whether its windows
-    can be cut.
-    """
-
-    build: Callable[[Options], Stream]
-    raw: Callable[[Options, int], Raw]
-    tasks: int
-    most: int
-    windowed: bool = False
-
-
-# 127 is the most that seven bits of an owner map can tell apart.
 BENCHMARKS = {
-    "permuted-digits": Benchmark(digits.build, digits.raw, tasks=5, most=127),
-    "permuted-mnist": Benchmark(mnist.build, mnist.raw, tasks=10, most=127),
-    "split-cifar": Benchmark(cifar.build, cifar.raw, tasks=6, most=6),
-    "split-rf": Benchmark(rf.build, rf.raw, tasks=5, most=5, windowed=True),
-    "synthetic-rf": Benchmark(synthetic_rf.build, rf.raw, tasks=5, most=5, windowed=True),
-    "mixed": Benchmark(mixed.build, mixed.raw, tasks=5, most=5),
+    "permuted-digits": digits.BENCHMARK,
+    "permuted-mnist": mnist.BENCHMARK,
+    "split-cifar": cifar.BENCHMARK,
+    "split-rf": rf.BENCHMARK,
+    "synthetic-rf": synthetic_rf.BENCHMARK,
+    "mixed": mixed.BENCHMARK,
 }
 
 
@@ -48,39 +37,71 @@ def stream(
     tasks: int | None = None,
     seed: int = 0,
     download: bool = False,
-    window: int | None = None,
+    augment: bool = False,
+    options: Mapping[str, object] = {},
 ) -> Stream:
     """Build the stream of a benchmark.
 
     ``data_dir`` holds the data files (by default a folder in the user's cache directory); ``download`` fetches there
-    what is missing. ``tasks`` is the paper's number unless given. ``seed`` determines permutations, partitions, the
-    held-out validation examples and simulated data; the first tasks are the same however many follow. ``window`` cuts
-    radio windows to that many samples from their middle.
+    what is missing. ``tasks`` is the paper's number unless given. ``seed`` determines permutations, the classes of each
+    task, the held-out validation examples and simulated data; the first tasks are the same however many follow.
+    ``augment`` lets training crop and mirror colour images at random. ``options`` are the benchmark's own, as in
+    ``{"window": 256}``.
     """
-    options = _options(benchmark, data_dir, tasks, seed, download, window)
-    return BENCHMARKS[benchmark].build(options)
+    request = _request(benchmark, data_dir, tasks, seed, options, download=download, augment=augment)
+    return BENCHMARKS[benchmark].build(request)
 
 
-def raw(benchmark: str, task: int, *, seed: int = 0, window: int | None = None) -> Raw:
+def raw(benchmark: str, task: int, *, seed: int = 0, options: Mapping[str, object] = {}) -> Raw:
     """What a task of a benchmark, counted from 1, reads; as in :func:`stream`, but without any data."""
-    options = _options(benchmark, None, task, seed, download=False, window=window)
-    return BENCHMARKS[benchmark].raw(options, task - 1)
+    request = _request(benchmark, None, task, seed, options, download=False, augment=False)
+    return BENCHMARKS[benchmark].raw(request, task - 1)
 
 
-def _options(
-    benchmark: str, data_dir: Path | None, tasks: int | None, seed: int, download: bool, window: int | None
-) -> Options:
+def own_options(benchmark: str, options: Mapping[str, object]) -> Any:
+    """A benchmark's own options, checked, as an instance of its dataclass; what is not given has its default."""
+    kind = known(benchmark).options
+    names = {option.name for option in fields(kind)}
+    for name in options:
+        if name not in names:
+            others = [
+                other
+                for other, chosen in BENCHMARKS.items()
+                if name in {option.name for option in fields(chosen.options)}
+            ]
+            whose = f"it is an option of {', '.join(others)}" if others else f"known are {', '.join(names) or 'none'}"
+            raise ConfigError(f"{benchmark}: {shown(name)}: is no option of this benchmark ({whose}); leave it out")
+    try:
+        return convert(options, kind)
+    except ConfigError as error:
+        raise ConfigError(f"{benchmark}: {error}") from None
+
+
+def known(benchmark: object) -> Benchmark:
+    """The benchmark of this name."""
+    if not isinstance(benchmark, str) or benchmark not in BENCHMARKS:
+        raise ConfigError(f"benchmark: expected one of {', '.join(BENCHMARKS)}, got {shown(benchmark)}")
+    return BENCHMARKS[benchmark]
+
+
+def _request(
+    benchmark: str,
+    data_dir: Path | None,
+    tasks: int | None,
+    seed: int,
+    options: Mapping[str, object],
+    *,
+    download: bool,
+    augment: bool,
+) -> Request:
     """Check what a benchmark is to be built from."""
-    if benchmark not in BENCHMARKS:
-        raise ConfigError(f"unknown benchmark {benchmark!r}; known are {', '.join(BENCHMARKS)}")
-    chosen = BENCHMARKS[benchmark]
+    chosen = known(benchmark)
     count = chosen.tasks if tasks is None else tasks
     if not 1 <= count <= chosen.most:
-        raise ConfigError(f"{benchmark}: tasks: expected 1 to {chosen.most}, got {count}")
+        raise ConfigError(f"{benchmark}: tasks: expected 1 to {chosen.most}, got {shown(count)}")
     if seed < 0:
-        raise ConfigError(f"{benchmark}: seed: expected a number of at least 0, got {seed}")
-    if window is not None and not chosen.windowed:
-        raise ConfigError(f"{benchmark}: window: it is for radio signals only; leave it out")
-    if window is not None and window < 1:
-        raise ConfigError(f"{benchmark}: window: expected at least 1 sample, got {window}")
-    return Options(data_dir or default_directory(), count, seed, download, window)
+        raise ConfigError(f"{benchmark}: seed: expected a number of at least 0, got {shown(seed)}")
+    if augment and not chosen.augments:
+        raise ConfigError(f"{benchmark}: augment: only colour images can be cropped and mirrored; leave it out")
+    own = own_options(benchmark, options)
+    return Request(data_dir or default_directory(), count, seed, download, augment, own)

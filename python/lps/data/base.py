@@ -1,11 +1,10 @@
-"""What all benchmarks share: the stream, the options they are made from, randomness by purpose, the held-out part."""
+"""What all benchmarks are made of: the stream, randomness by purpose, the held-out part."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -15,17 +14,7 @@ from torch import Tensor
 from lps.task import Arrays, Task
 
 Network = tuple[str, dict[str, Any]]  # the arguments of lps.models.create
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a benchmark is built from, checked by :func:`lps.data.stream`."""
-
-    data_dir: Path
-    tasks: int
-    seed: int
-    download: bool
-    window: int | None
+Transform = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -35,7 +24,7 @@ class Raw:
     shape: tuple[int | None, ...]  # of an example as ``transform`` takes it; None stands for any length
     image: tuple[int, int, int] | None  # channels, height and width if it is an image
     top: int  # the largest value: white
-    transform: Callable[[Tensor], Tensor]  # of a batch
+    transform: Transform  # of a batch
 
 
 class Examples(NamedTuple):
@@ -79,7 +68,7 @@ class Stream(Sequence[Task]):
 
 
 def random(seed: int, purpose: str, number: int = 0) -> np.random.Generator:
-    """A generator of its own for each purpose and number, so that one draw more here changes nothing there."""
+    """A separate generator per purpose and number, so that another draw for one changes nothing for the others."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), number])
 
 
@@ -92,13 +81,18 @@ def hold_out(train: Examples, generator: np.random.Generator) -> tuple[Examples,
     return Examples(*(part[kept] for part in train)), Examples(*(part[held] for part in train))
 
 
-def ten_class_task(
-    name: str, train: Examples, validation: Examples, test: Examples, transform: Callable[[Tensor], Tensor]
+def classification_task(
+    name: str,
+    class_names: Sequence[str],
+    train: Examples,
+    validation: Examples,
+    test: Examples,
+    transform: Transform,
+    augment: Transform | None = None,
 ) -> Task:
-    """A task of ten classes, as in every benchmark of the paper."""
-    parts = (Arrays(part.inputs, part.labels, transform) for part in (train, validation, test))
-    learn, check, judge = parts
-    return Task(name, 10, learn, judge, check)
+    """A task whose three parts are prepared by one transform."""
+    learn, check, judge = (Arrays(part.inputs, part.labels, transform) for part in (train, validation, test))
+    return Task(name, len(class_names), learn, judge, check, class_names=tuple(class_names), augment=augment)
 
 
 def of_classes(examples: Examples, classes: Sequence[int]) -> Examples:

@@ -12,13 +12,16 @@ import io
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from lps.data.base import Examples, Network, Options, Raw, Stream, hold_out, of_classes, random, ten_class_task
+from lps.data.augment import crop_and_flip
+from lps.data.base import Examples, Network, Raw, Stream, classification_task, hold_out, of_classes, random
+from lps.data.benchmark import QUICK, Benchmark, Request
 from lps.data.download import fetch
 from lps.data.files import (
     FETCH_AGAIN,
@@ -41,6 +44,26 @@ NETWORK: Network = ("cifar-net", {"dropout": [0.25, 0.25, 0.5]})
 # too, because the first layers are largely frozen after task 1 and should see one scale.
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
+
+CIFAR10_NAMES = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())  # noqa: SIM905
+CIFAR100_NAMES = tuple(
+    # Ten per line instead of a line each.
+    """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle
+    bowl boy bridge bus butterfly camel can castle caterpillar cattle
+    chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur
+    dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard
+    lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain
+    mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree
+    plain plate poppy porcupine possum rabbit raccoon ray road rocket
+    rose sea seal shark shrew skunk skyscraper snail snake spider
+    squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor
+    train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+    """.split()  # noqa: SIM905
+)
+
+# Table I of the paper.
+PAPER: dict[str, Any] = {"epochs": (200, 600, 200), "alpha": (0.5, 0.1), "beta": 0.92, "dropout": (0.25, 0.25, 0.5)}
 
 _PIXELS = 3 * 32 * 32
 _SHEET = 100  # images stacked top to bottom in one sheet
@@ -178,12 +201,12 @@ class Colour:
         return torch.addcmul(self.shift, images.to(torch.float32), self.scale)
 
 
-def raw(_options: Options, _number: int) -> Raw:
+def raw(_request: Request, _number: int) -> Raw:
     """What every task reads."""
     return Raw((3, 32, 32), (3, 32, 32), 255, Colour())
 
 
-def ten_of_hundred(train: Examples, test: Examples, first: int, seed: int) -> Task:
+def ten_of_hundred(train: Examples, test: Examples, first: int, seed: int, augment: bool) -> Task:
     """A task of the ten classes of CIFAR-100 from ``first`` on."""
     classes = range(first, first + 10)
     learn, judge = of_classes(train, classes), of_classes(test, classes)
@@ -192,18 +215,31 @@ def ten_of_hundred(train: Examples, test: Examples, first: int, seed: int) -> Ta
         where = f"CIFAR-100 classes {first} to {first + 9}"
         raise unlike(where, "training and test images", "5000 and 1000", got, FETCH_AGAIN)
     kept, held = hold_out(learn, random(seed, "validation-cifar100", first))
-    return ten_class_task(f"cifar100-{first}-{first + 9}", kept, held, judge, Colour())
+    names = CIFAR100_NAMES[first : first + 10]
+    change = crop_and_flip if augment else None
+    return classification_task(f"cifar100-{first}-{first + 9}", names, kept, held, judge, Colour(), change)
 
 
-def build(options: Options) -> Stream:
+def build(request: Request) -> Stream:
     """Build the stream; CIFAR-100 is read only if there is a second task."""
-    train, test = load(CIFAR10, options.data_dir, options.download)
-    hundred = load(CIFAR100, options.data_dir, options.download) if options.tasks > 1 else None
+    train, test = load(CIFAR10, request.data_dir, request.download)
+    hundred = load(CIFAR100, request.data_dir, request.download) if request.tasks > 1 else None
 
     def build_task(number: int) -> Task:
         if number == 0 or hundred is None:
-            kept, held = hold_out(train, random(options.seed, "validation-cifar10"))
-            return ten_class_task("cifar10", kept, held, test, Colour())
-        return ten_of_hundred(*hundred, first=10 * (number - 1), seed=options.seed)
+            kept, held = hold_out(train, random(request.seed, "validation-cifar10"))
+            change = crop_and_flip if request.augment else None
+            return classification_task("cifar10", CIFAR10_NAMES, kept, held, test, Colour(), change)
+        return ten_of_hundred(*hundred, first=10 * (number - 1), seed=request.seed, augment=request.augment)
 
-    return Stream("split-cifar", NETWORK, options.tasks, build_task)
+    return Stream("split-cifar", NETWORK, request.tasks, build_task)
+
+
+BENCHMARK = Benchmark(
+    build,
+    raw,
+    tasks=6,
+    most=6,
+    presets={"quick": {**PAPER, **QUICK, "epochs": (2, 6, 2)}, "paper": PAPER},
+    augments=True,
+)

@@ -23,7 +23,7 @@ from lps.errors import DataError
 
 CHECK_PATH = "check the path"
 MODES = {1: "L", 3: "RGB"}  # Pillow's, by channels
-WIDE_MODES = ("I", "F")  # more than eight bits a channel, which Pillow would clip
+WIDE_MODES = ("I", "F")  # more than eight bits per channel, which Pillow would clip
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class ImageFile:
         try:
             with Image.open(self.path) as opened:
                 if opened.mode.startswith(WIDE_MODES):
-                    raise unlike(self.path, "image", "8 bits a channel", f"mode {opened.mode}", "convert it")
+                    raise unlike(self.path, "image", "8 bits per channel", f"mode {opened.mode}", "convert it")
                 image = ImageOps.exif_transpose(opened).convert(MODES[channels])
         except DataError:
             raise

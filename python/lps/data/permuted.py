@@ -1,15 +1,22 @@
-"""Permuted pixels: every task shows the same images with its pixels in an order of its own."""
+"""Permuted pixels: every task shows the same images with their pixels in another order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lps.data.base import Examples, Network, Options, Raw, Stream, hold_out, random, ten_class_task
+from lps.data.base import Examples, Network, Raw, Stream, classification_task, hold_out, random
+from lps.data.benchmark import Request
 from lps.task import Task
+
+DIGITS = tuple("0123456789")  # the names of the classes
+
+# Table I of the paper for permuted MNIST; batches of 128 and a constant learning rate of 1e-3 are the defaults.
+PAPER: dict[str, Any] = {"epochs": (30, 90, 30), "alpha": 0.1, "beta": 0.9, "dropout": 0.5}
 
 
 def permutation(seed: int, number: int, pixels: int) -> Tensor | None:
@@ -38,15 +45,16 @@ def permuted_raw(seed: int, number: int, side: int, top: int) -> Raw:
 
 
 def permuted_stream(
-    name: str, network: Network, train: Examples, test: Examples, raw: Callable[[Options, int], Raw], options: Options
+    name: str, network: Network, train: Examples, test: Examples, raw: Callable[[Request, int], Raw], request: Request
 ) -> Stream:
     """A stream of permutations of one set of flat images; task 1 is not permuted.
 
     All tasks hold out the same examples, so that they share one copy of the images.
     """
-    learn, validation = hold_out(train, random(options.seed, "validation"))
+    learn, validation = hold_out(train, random(request.seed, "validation"))
 
     def build(number: int) -> Task:
-        return ten_class_task(f"{name}-{number + 1}", learn, validation, test, raw(options, number).transform)
+        transform = raw(request, number).transform
+        return classification_task(f"{name}-{number + 1}", DIGITS, learn, validation, test, transform)
 
-    return Stream(name, network, options.tasks, build)
+    return Stream(name, network, request.tasks, build)

@@ -1,27 +1,49 @@
-"""split-rf: radio transmitters to be told apart, 50 of them in five tasks of ten.
+"""split-rf: which of ten radio transmitters sent a signal; 50 transmitters in five tasks.
 
 ``train.npz`` and ``test.npz`` each hold ``iq``, uint8 [windows, 2, samples], the I and Q samples of a window of radio
 signal as an 8-bit receiver gives them (127.5 is zero), and ``labels``, uint8 [windows], the transmitters 0 to 49; 141
-windows of each transmitter are for training and 55 for the test, as many as in the paper.
+windows per transmitter are for training and 55 for the test, as many as in the paper.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from msgspec import Meta
 from torch import Tensor
 
-from lps.data.base import Examples, Network, Options, Raw, Stream, hold_out, of_classes, random, ten_class_task
+from lps.data.base import Examples, Network, Raw, Stream, classification_task, hold_out, of_classes, random
+from lps.data.benchmark import QUICK, Benchmark, Request
 from lps.data.files import REPLACE, check_labels, missing, read_npz, unlike
 from lps.errors import ConfigError
+from lps.options import option
 from lps.task import Task
 
 TRANSMITTERS = 50
-TRAIN_WINDOWS, TEST_WINDOWS = 141, 55  # of each transmitter
+TRAIN_WINDOWS, TEST_WINDOWS = 141, 55  # per transmitter
 NETWORK: Network = ("resnet50-1d", {"channels": 2})
+
+# Table I of the paper.
+_PAPER: dict[str, Any] = {"epochs": (20, 60, 20), "alpha": 0.2, "beta": 0.9, "pattern": "column"}
+# 1,269 windows per task: so few need small batches for enough steps.
+_QUICK = {**_PAPER, **QUICK, "epochs": (1, 3, 1), "batch_size": 32, "window": 256}
+PRESETS = {"quick": _QUICK, "paper": _PAPER}
+
+
+@dataclass(frozen=True)
+class RadioOptions:
+    """The options of radio benchmarks."""
+
+    window: Annotated[int, Meta(ge=1, lt=2**31)] | None = option(
+        None,
+        "N",
+        "samples to cut from the middle of each window; by default all",
+        expected="1 to 2147483647 samples",
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +90,7 @@ def load(data_dir: Path) -> tuple[Examples, Examples]:
 
 
 def read_captures(path: Path) -> tuple[Tensor, Tensor]:
-    """Read whole captures of individual transmitters: the signals, float32 [captures, 2, samples], and who sent each.
+    """Read captures of individual transmitters: signals, float32 [captures, 2, samples], and the transmitter of each.
 
     The file holds ``iq``, int16 [captures, samples, 2], and ``transmitter``, uint8 [captures]. There is no benchmark of
     such files: a few captures are too little for tasks, but enough to try a network on devices of one kind.
@@ -76,40 +98,44 @@ def read_captures(path: Path) -> tuple[Tensor, Tensor]:
     arrays = read_npz(path, {"iq": (None, None, 2), "transmitter": (None,)}, iq=np.int16)
     signals, transmitters = arrays["iq"], arrays["transmitter"]
     if len(signals) != len(transmitters):
-        raise unlike(path, "length of transmitter", f"{len(signals)}, one a capture", len(transmitters), REPLACE)
+        raise unlike(path, "length of transmitter", f"{len(signals)}, one per capture", len(transmitters), REPLACE)
     return torch.from_numpy(signals).to(torch.float32).mT.contiguous(), torch.from_numpy(transmitters)
 
 
 def middle(name: str, samples: int, window: int | None) -> UnitPower:
-    """Cut windows of so many samples to ``window`` from their middle, or leave them whole."""
+    """How to cut windows of ``samples`` samples: to ``window`` from their middle, or not at all."""
     length = samples if window is None else window
     if length > samples:
-        raise ConfigError(f"{name}: window: expected at most the {samples} samples that there are, got {length}")
+        raise ConfigError(f"{name}: window: expected at most the {samples} samples of a window, got {length}")
     return UnitPower((samples - length) // 2, length)
 
 
-def raw(options: Options, _number: int) -> Raw:
+def raw(request: Request, _number: int) -> Raw:
     """What every task reads: windows of any length."""
 
     def transform(windows: Tensor) -> Tensor:
-        return middle("radio signal", windows.shape[2], options.window)(windows)
+        return middle("radio signal", windows.shape[2], request.own.window)(windows)
 
     return Raw((2, None), None, 255, transform)
 
 
-def partition_stream(name: str, train: Examples, test: Examples, options: Options) -> Stream:
+def partition_stream(name: str, train: Examples, test: Examples, request: Request) -> Stream:
     """A stream of five tasks, the 50 transmitters drawn into them at random."""
-    transform = middle(name, train.inputs.shape[2], options.window)
-    order = random(options.seed, "partition").permutation(TRANSMITTERS)
+    transform = middle(name, train.inputs.shape[2], request.own.window)
+    order = random(request.seed, "partition").permutation(TRANSMITTERS)
 
     def build_task(number: int) -> Task:
         chosen = order[10 * number : 10 * number + 10].tolist()
-        kept, held = hold_out(of_classes(train, chosen), random(options.seed, "validation-rf", number))
-        return ten_class_task(f"{name}-{number + 1}", kept, held, of_classes(test, chosen), transform)
+        kept, held = hold_out(of_classes(train, chosen), random(request.seed, "validation-rf", number))
+        names = [f"transmitter {transmitter}" for transmitter in chosen]
+        return classification_task(f"{name}-{number + 1}", names, kept, held, of_classes(test, chosen), transform)
 
-    return Stream(name, NETWORK, options.tasks, build_task)
+    return Stream(name, NETWORK, request.tasks, build_task)
 
 
-def build(options: Options) -> Stream:
+def build(request: Request) -> Stream:
     """Build the stream from files."""
-    return partition_stream("split-rf", *load(options.data_dir), options)
+    return partition_stream("split-rf", *load(request.data_dir), request)
+
+
+BENCHMARK = Benchmark(build, raw, tasks=5, most=5, presets=PRESETS, options=RadioOptions)

@@ -1,7 +1,7 @@
 """synthetic-rf: 50 simulated transmitters of one model that differ only in the faults of their hardware.
 
-All send the same kind of signal, random QPSK symbols, 125,000 a second with smooth transitions, sampled at 2 MS/s. A
-transmitter is told from another only by its faults, drawn once for each:
+All send the same kind of signal, random QPSK symbols, 125,000 per second with smooth transitions, sampled at 2 MS/s. A
+transmitter differs from the others only in its faults, drawn once per transmitter:
 
 =============================  =======================================================================================
 gain imbalance of I and Q      -2 to 2 dB
@@ -13,7 +13,7 @@ power amplifier (Rapp)         saturates at 0 to 6 dB above the signal's mean po
 its AM/PM conversion           -15 to 15 degrees of phase at full saturation
 =============================  =======================================================================================
 
-Each window comes through a channel of its own: a first path of any phase and three later ones, 0.5, 1 and 1.5 us after
+Each window has its own channel: a first path of any phase and three later ones, 0.5, 1 and 1.5 us after
 it, with Rayleigh gains of -9, -12 and -15 dB on average; then noise 20 to 35 dB below the signal. The receiver scales
 each window to a root mean square of 40 steps around 127.5 and rounds to 8 bits.
 
@@ -28,14 +28,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lps.data.base import Examples, Options, Stream, random
+from lps.data.base import Examples, Stream, random
+from lps.data.benchmark import Benchmark, Request
 from lps.data.files import Bytes
-from lps.data.rf import TEST_WINDOWS, TRAIN_WINDOWS, TRANSMITTERS, partition_stream
+from lps.data.rf import PRESETS, TEST_WINDOWS, TRAIN_WINDOWS, TRANSMITTERS, RadioOptions, partition_stream, raw
 
 Signal = NDArray[np.complex64]  # [windows, samples]
 
 SAMPLES = 1024
-RATE = 2e6  # samples a second
+RATE = 2e6  # samples per second
 SYMBOL = 16  # samples
 PATHS = 10 ** (np.array([-9.0, -12.0, -15.0]) / 20)
 
@@ -134,6 +135,9 @@ def generate(seed: int) -> tuple[Examples, Examples]:
     return train, test
 
 
-def build(options: Options) -> Stream:
+def build(request: Request) -> Stream:
     """Build the stream; it needs no files."""
-    return partition_stream("synthetic-rf", *generate(options.seed), options)
+    return partition_stream("synthetic-rf", *generate(request.seed), request)
+
+
+BENCHMARK = Benchmark(build, raw, tasks=5, most=5, presets=PRESETS, options=RadioOptions)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
 
 import torch
 from torch import Tensor, nn
 
-from lps.export import checked_difference
+from lps.data.inputs import InputFile, input_batches
+from lps.deploy.trial import checked_difference, random_inputs
 from lps.lifelong import Lifelong
 from lps.runs.progress import columns
 
-# Calls of each network: as many as fit into the time, but some at least and not more than tell anything new.
+# Calls of each network: as many as fit into the time, within these bounds; after 5000 the figures no longer change.
 SECONDS, LEAST, MOST = 2.0, 10, 5000
 WARM_UP = 3
+
+
+def inputs_to_measure(
+    net: Lifelong, task: int, shape: list[int], files: Sequence[InputFile], batch_size: int
+) -> Tensor:
+    """The first batch of the user's inputs, or random ones if there are no files, on the network's device."""
+    if not files:
+        return random_inputs(net, task, shape, batch_size)
+    _, inputs = next(input_batches(files, batch_size))
+    return inputs.to(next(net.parameters()).device)
 
 
 @torch.no_grad()

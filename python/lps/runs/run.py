@@ -17,7 +17,6 @@ from lps.artifact.read import load
 from lps.data import Stream, stream
 from lps.errors import CapacityError, ConfigError, DivergedError, FileFormatError, StoppedError
 from lps.lifelong import Lifelong
-from lps.metadata import Source
 from lps.methods.lps import LPS
 from lps.methods.lps.plan import plan_task
 from lps.models import Architecture, create
@@ -76,7 +75,7 @@ def _learnt_before(path: Path, before: Settings, settings: Settings) -> tuple[Li
     """The network and the records of a run that is to go on."""
     net = load(path / MODEL)
     saved = net.metadata.stream
-    if saved is None or replace(saved, tasks=before.tasks) != _source(before):
+    if saved is None or replace(saved, tasks=before.tasks) != before.source():
         raise FileFormatError(f"{path / MODEL}: was not written by the run of {path / CONFIG}; start another run")
     if problem := contradiction(before, settings, len(net.learnt)):
         raise ConfigError(problem)
@@ -88,9 +87,10 @@ def _stream(settings: Settings) -> Stream:
         settings.benchmark,
         data_dir=None if settings.data_dir is None else Path(settings.data_dir),
         tasks=settings.tasks,
-        seed=settings.seed,
+        seed=settings.source().seed,
         download=settings.download,
-        window=settings.window,
+        augment=settings.augment,
+        options=settings.options,
     )
 
 
@@ -146,7 +146,7 @@ def _learn(net: Lifelong, tasks: list[Task], settings: Settings, path: Path, rec
                 accuracy = [net.accuracy(i, earlier.test) for i, earlier in enumerate(tasks[:number], start=1)]
                 seconds = sum(report.seconds.values()) + perf_counter() - begin
                 records.add(report, net.learnt[-1].digest, accuracy, seconds)
-                net.metadata.stream, net.metadata.accuracy = _source(settings), accuracy
+                net.metadata.stream, net.metadata.accuracy = settings.source(), accuracy
                 results = directory.save(net, method, records, steps[number - 1])
                 checkpoint.clear()
                 progress.learnt(accuracy, seconds)
@@ -165,9 +165,3 @@ def _learn(net: Lifelong, tasks: list[Task], settings: Settings, path: Path, rec
         finally:
             progress.close()
     return results
-
-
-def _source(settings: Settings) -> Source:
-    """What lps.eval needs to find the test data again."""
-    options = {} if settings.window is None else {"window": settings.window}
-    return Source(settings.benchmark, settings.seed, settings.tasks, options)

@@ -1,201 +1,171 @@
-"""The settings of a run, how they are read from a file and flags, and the presets of each benchmark."""
+"""The settings of a run: their fields, how a preset, a file and flags become them, what resuming may change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, cast
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Any
 
 import yaml
+from msgspec import Meta
 
-from lps.data import BENCHMARKS
+from lps.data import BENCHMARKS, known, own_options
 from lps.errors import ConfigError
-from lps.methods.lps.config import PATTERNS, SCHEDULES, SHARINGS, LPSConfig, Share
+from lps.metadata import Source
+from lps.methods import METHODS
+from lps.methods.lps.config import PATTERNS, PER_TASK, SHARINGS, LPSConfig, TaskConfig
+from lps.options import TEXT, Text, convert, listed, one_line, option, read_yaml, shown
+from lps.partition import MAX_TASKS
 
-# What every task gets: one share for all of them, or one for each, of which the last repeats.
-Shares = Share | tuple[Share, ...]
-Kind = Callable[[object], Any]
+PRESETS = ("quick", "paper")
+NORMS = ("frozen", "per-task")
+MOST_THREADS = 4096
 
+MOST_BYTES = 100_000  # of a settings file; one with all settings has about 1,000
 
-class _UnexpectedError(Exception):
-    """A value of the wrong kind; the message is what was expected."""
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise _UnexpectedError("text")
-    return value
-
-
-def _whole(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _UnexpectedError("a whole number")
-    return value
-
-
-def _number(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise _UnexpectedError("a number")
-    return float(value)
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _UnexpectedError("true or false")
-    return value
-
-
-def _one_of(choices: tuple[str, ...]) -> Kind:
-    def kind(value: object) -> object:
-        if value not in choices:
-            raise _UnexpectedError(f"one of {', '.join(choices)}")
-        return value
-
-    return kind
-
-
-def _items(value: object, expected: str, convert: Callable[[str], object]) -> object:
-    """On the command line a list is written ``a,b,c``: take it apart."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return [convert(part) for part in value.split(",")]
-    except ValueError:
-        raise _UnexpectedError(expected) from None
-
-
-def _epochs(value: object) -> tuple[int, ...]:
-    expected = "three whole numbers, as in 1,3,1"
-    value = _items(value, expected, int)
-    if not isinstance(value, list | tuple) or len(value) != 3:
-        raise _UnexpectedError(expected)
-    return tuple(_whole(item) for item in value)
-
-
-def _shares(value: object) -> Shares:
-    expected = "a number, a list of numbers as in 0.5,0.1, or a mapping from layer patterns to numbers"
-
-    def share(item: object) -> Share:
-        if isinstance(item, Mapping):
-            return {_text(layer): _number(number) for layer, number in item.items()}
-        return _number(item)
-
-    value = _items(value, expected, float)
-    try:
-        if isinstance(value, list | tuple) and value:
-            return tuple(share(item) for item in value)
-        return share(value)
-    except _UnexpectedError:
-        raise _UnexpectedError(expected) from None
-
-
-def _dropout(value: object) -> float | tuple[float, ...]:
-    value = _items(value, "a number or several, as in 0.25,0.25,0.5", float)
-    if isinstance(value, list | tuple):
-        return tuple(_number(item) for item in value)
-    return _number(value)
-
-
-def _option(default: object, kind: Kind, metavar: str, text: str) -> Any:
-    is_text = kind is _text or isinstance(default, str)  # to be taken as it stands, even where it looks like a number
-    return field(default=default, metadata={"kind": kind, "metavar": metavar, "text": is_text, "help": text})
+Threads = Annotated[int, Meta(ge=1, le=MOST_THREADS)]
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All that determines a run; every preset sets tasks, epochs, alpha and beta."""
+    """All that determines a run; ``lps`` is how its tasks are learnt, ``options`` are the benchmark's own.
 
-    benchmark: str = _option("permuted-digits", _text, "NAME", f"stream of tasks: {', '.join(BENCHMARKS)}")
-    preset: str = _option(
-        "quick", _one_of(("quick", "paper")), "{quick,paper}", "quick: minutes on two cores; paper: its Table I"
+    Every field in these two and every other field has a flag.
+    """
+
+    benchmark: Text = option(
+        "permuted-digits", "NAME", f"stream of tasks: {', '.join(BENCHMARKS)}", choices=tuple(BENCHMARKS)
     )
-    data_dir: str | None = _option(None, _text, "DIR", "folder with the data files; by default one in the user's cache")
-    download: bool = _option(False, _flag, "", "fetch data files that are missing")
-    tasks: int = _option(1, _whole, "N", "learn the first N tasks; by default as many as in the paper")
-    epochs: tuple[int, int, int] = _option(
-        (1, 1, 1), _epochs, "W,A,F", "epochs W,A,F of warm-up, ADMM and final, per task"
+    preset: Text = option("quick", "", "quick: minutes on two cores; paper: its Table I", choices=PRESETS)
+    method: Text = option("lps", "", "how tasks are learnt", choices=tuple(METHODS))
+    data_dir: Text | None = option(
+        None, "DIR", "folder with the data files; by default one in the user's cache", expected=TEXT
     )
-    pattern: str = _option("irregular", _one_of(PATTERNS), "PATTERN", f"what is pruned together: {', '.join(PATTERNS)}")
-    alpha: float | Mapping[str, float] | tuple[Share, ...] = _option(
-        0.1, _shares, "SHARE", "share of each layer for a task; of a list, one a task, the last is for all that follow"
+    download: bool = option(False, "", "fetch data files that are missing")
+    tasks: Annotated[int, Meta(ge=1, le=MAX_TASKS)] = option(
+        1, "N", "learn the first N tasks; by default as many as in the paper", expected=f"1 to {MAX_TASKS}"
     )
-    beta: float | Mapping[str, float] | tuple[Share, ...] = _option(
-        0.9, _shares, "SHARE", "share of the earlier tasks' weights that a task reuses; a list as for alpha"
+    augment: bool = option(False, "", "crop and mirror colour images at random in training")
+    pattern: Text = option("irregular", "", "what is pruned together", choices=PATTERNS)
+    sharing: Text = option("elementwise", "", "how weights are reused", choices=SHARINGS)
+    norms: Text = option(
+        "frozen",
+        "",
+        "biases and normalisation: learnt with task 1 and frozen, or a copy of their own for every task",
+        choices=NORMS,
     )
-    fill_last: bool = _option(False, _flag, "", "the last task takes all that is free")
-    reserve: float = _option(0.0, _number, "SHARE", "share of every layer that must stay free")
-    sharing: str = _option("elementwise", _one_of(SHARINGS), "MODE", f"how weights are reused: {', '.join(SHARINGS)}")
-    batch_size: int = _option(128, _whole, "N", "examples a training step")
-    lr: float = _option(1e-3, _number, "RATE", "learning rate of Adam")
-    schedule: str = _option(
-        "constant", _one_of(SCHEDULES), "SCHEDULE", f"learning rate in a phase: {', '.join(SCHEDULES)}"
+    fill_last: bool = option(False, "", "the last task takes all that is free")
+    dropout: float | tuple[float, ...] | None = option(
+        None,
+        "SHARE",
+        "dropout of the network: one or several shares, as in 0.25,0.25,0.5",
+        expected="a number or several, as in 0.25,0.25,0.5",
+        read=listed,
     )
-    rho: float = _option(1e-3, _number, "RHO", "penalty of ADMM in its first level")
-    rho_levels: int = _option(3, _whole, "N", "levels of ADMM; the penalty grows tenfold from one to the next")
-    dropout: float | tuple[float, ...] | None = _option(
-        None, _dropout, "SHARE", "dropout of the network; one or several shares"
+    stream_seed: Seed | None = option(
+        None,
+        "N",
+        "determines permutations, the classes of each task, held-out examples and simulated data; by default --seed",
+        expected="0 to 2^63 - 1",
     )
-    window: int | None = _option(None, _whole, "N", "samples that are cut from the middle of radio windows")
-    seed: int = _option(0, _whole, "N", "determines tasks, first weights and training")
-    save_every: float = _option(60.0, _number, "SECONDS", "how often the state of a task in learning is saved")
-    norms: str = _option(
-        "frozen", _one_of(("frozen", "per-task")), "MODE", "biases and normalisation: frozen, per-task"
+    device: Text = option("cpu", "DEVICE", "cpu, cuda or cuda:N")
+    threads: Threads | None = option(
+        None, "N", "threads of torch; by default torch's choice", expected=f"1 to {MOST_THREADS}"
     )
-    method: str = _option("lps", _one_of(("lps",)), "METHOD", "how tasks are learnt: lps")
-    device: str = _option("cpu", _text, "DEVICE", "cpu, cuda or cuda:N")
-    threads: int | None = _option(None, _whole, "N", "threads of torch; by default torch's choice")
-    output: str | None = _option(
-        None, _text, "DIR", "run directory; by default the next free runs/<benchmark>-<number>"
+    save_every: Seconds = option(
+        60.0, "SECONDS", "how often the state of the task in learning is saved", expected="seconds above 0, up to 1e9"
     )
+    output: Text | None = option(
+        None, "DIR", "run directory; by default the next free runs/<benchmark>-<number>", expected=TEXT
+    )
+    lps: LPSConfig = field(default_factory=LPSConfig)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what no task could use, before anything is read or written."""
-        if self.tasks < 1:
-            raise ConfigError(f"tasks: expected at least 1, got {self.tasks}")
-        if self.threads is not None:
-            check_threads(self.threads)
-        entries = [len(shares) for shares in (self.alpha, self.beta) if isinstance(shares, tuple)]
-        for task in range(1, max(entries, default=1) + 1):
-            self.of_task(task)
+        """Refuse words that are not among the choices."""
+        for chosen in fields(self):
+            value, choices = getattr(self, chosen.name), chosen.metadata.get("choices")
+            if choices and value not in choices:
+                raise ConfigError(f"{chosen.name}: expected {chosen.metadata['expected']}, got {shown(value)}")
 
-    def of_task(self, task: int) -> LPSConfig:
+    @property
+    def seed(self) -> int:
+        """Determines the first weights and the order of training examples."""
+        return self.lps.seed
+
+    def of_task(self, number: int) -> TaskConfig:
         """How this task, counted from 1, is learnt."""
-        fills = self.fill_last and task == self.tasks
-        return LPSConfig(
-            alpha="rest" if fills else _of_task(self.alpha, task),
-            beta=_of_task(self.beta, task),
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            lr=self.lr,
-            schedule=cast("Literal['constant', 'linear', 'cosine']", self.schedule),
-            rho=self.rho,
-            rho_levels=self.rho_levels,
-            reserve=self.reserve,
-            seed=self.seed,
-        )
+        config = self.lps.of_task(number)
+        return replace(config, alpha="rest") if self.fill_last and number == self.tasks else config
+
+    def source(self) -> Source:
+        """Where the tasks come from, as ``lps.eval`` needs it; options that have their default are left out."""
+        defaults = asdict(own_options(self.benchmark, {}))
+        options = {name: value for name, value in self.options.items() if value != defaults[name]}
+        seed = self.seed if self.stream_seed is None else self.stream_seed
+        return Source(self.benchmark, seed, self.tasks, options)
 
     def to_yaml(self) -> str:
         """The same settings as a file for ``--config``."""
         return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)
 
 
-def check_threads(threads: int) -> None:
-    """Refuse a number of threads that no machine has."""
-    if not 1 <= threads <= 4096:
-        raise ConfigError(f"threads: expected 1 to 4096, got {threads}")
+# A settings file has these sections; a file without them, as earlier versions wrote it, is read as well.
+_SECTIONS = {
+    "lps": {option.name for option in fields(LPSConfig)},
+    "options": {option.name for benchmark in BENCHMARKS.values() for option in fields(benchmark.options)},
+}
+_OWN = {option.name for option in fields(Settings)} - set(_SECTIONS)
+
+# What changes no weight that is learnt already.
+_MAY_CHANGE = {"data_dir", "download", "tasks", "fill_last", "device", "threads", "save_every", "output"}
 
 
-def settings_from(values: Mapping[str, object]) -> Settings:
-    """Settings from what a YAML file or flags hold; a wrong value gives a :class:`ConfigError`."""
-    converted: dict[str, Any] = {}
-    for option in fields(Settings):
-        value = values[option.name]
-        try:
-            may_be_none = option.default is None and value is None
-            converted[option.name] = None if may_be_none else option.metadata["kind"](value)
-        except _UnexpectedError as expected:
-            raise ConfigError(f"{option.name}: expected {expected}, got {value}") from None
-    return Settings(**converted)
+def read_settings(path: Path) -> dict[str, object]:
+    """The settings in a YAML file by name, without sections."""
+    where = one_line(str(path))
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: NUL in the path
+        raise ConfigError(f"{where}: cannot be read: {getattr(error, 'strerror', error)}") from None
+    if len(data) > MOST_BYTES:
+        raise ConfigError(f"{where}: expected a file of settings, got more than {MOST_BYTES} bytes")
+    try:
+        return _flat(_mapping(read_yaml(data.decode())))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: expected text in UTF-8, got {error.reason} at byte {error.start}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def settings_from(given: Mapping[str, object]) -> Settings:
+    """Settings from values by name, on top of the preset that they choose; the first wrong one is refused."""
+    for name in given:
+        if name not in _OWN.union(*_SECTIONS.values()):
+            raise ConfigError(f"{shown(name)}: is no setting; --help lists them all")
+    benchmark = given.get("benchmark", Settings.benchmark)
+    flat = {**preset(benchmark, given.get("preset", Settings.preset)), **given}
+    own = {name: value for name, value in flat.items() if name in _SECTIONS["options"] and value is not None}
+    return convert(
+        {
+            **{name: value for name, value in flat.items() if name in _OWN},
+            "lps": {name: value for name, value in flat.items() if name in _SECTIONS["lps"]},
+            "options": asdict(own_options(str(benchmark), own)),
+        },
+        Settings,
+    )
+
+
+def preset(benchmark: object, name: object) -> dict[str, Any]:
+    """What the preset of this name says for a benchmark, by the names of settings; the rest have their defaults."""
+    chosen = known(benchmark)
+    if not isinstance(name, str) or name not in chosen.presets:
+        raise ConfigError(f"preset: expected one of {', '.join(chosen.presets)}, got {shown(name)}")
+    return {"tasks": chosen.tasks, **chosen.presets[name]}
 
 
 def contradiction(before: Settings, now: Settings, learnt: int) -> str | None:
@@ -203,45 +173,49 @@ def contradiction(before: Settings, now: Settings, learnt: int) -> str | None:
 
     Places and devices may change, how many tasks there are and what the tasks to come get.
     """
+    remedy = "leave it as it is or start another run"
     if now.tasks < learnt:
         return f"tasks: {learnt} are learnt already, got {now.tasks}; raise it or start another run"
-    for option in fields(Settings):
-        name = option.name
-        if name in (
-            "save_every",
-            "data_dir",
-            "download",
-            "device",
-            "threads",
-            "output",
-            "tasks",
-            "alpha",
-            "beta",
-            "fill_last",
-        ):
-            continue
-        if getattr(before, name) != getattr(now, name):
-            changed = f"{getattr(before, name)} in this run, got {getattr(now, name)}"
-            return f"{name}: it is {changed}; leave it as it is or start another run"
+    was, asked = _fixed(before), _fixed(now)
+    for name in was | asked:
+        if was.get(name) != asked.get(name):
+            return f"{name}: it is {shown(was.get(name))} in this run, got {shown(asked.get(name))}; {remedy}"
     for task in range(1, learnt + 1):
-        for name in ("alpha", "beta"):
-            was, asked = getattr(before.of_task(task), name), getattr(now.of_task(task), name)
-            if was != asked:
-                return f"{name}: task {task} was learnt with {was}, got {asked}; leave it as it is or start another run"
+        for name in PER_TASK:
+            first, second = getattr(before.of_task(task), name), getattr(now.of_task(task), name)
+            if first != second:
+                return f"{name}: task {task} was learnt with {shown(first)}, got {shown(second)}; {remedy}"
     return None
 
 
-def preset(benchmark: str, name: str) -> dict[str, Any]:
-    """What the preset of this name says for a benchmark; the rest are the defaults of :class:`Settings`."""
-    if benchmark not in BENCHMARKS:
-        raise ConfigError(f"benchmark: expected one of {', '.join(BENCHMARKS)}, got {benchmark}")
-    if name not in PRESETS[benchmark]:
-        raise ConfigError(f"preset: expected one of {', '.join(PRESETS[benchmark])}, got {name}")
-    return {"tasks": BENCHMARKS[benchmark].tasks, **PRESETS[benchmark][name]}
+def _fixed(settings: Settings) -> dict[str, object]:
+    """What must not change while a run goes on, whatever the task."""
+    values = {**asdict(settings.lps), **asdict(settings), **settings.options, "stream_seed": settings.source().seed}
+    left_out = {*_MAY_CHANGE, *_SECTIONS, *PER_TASK}
+    return {name: value for name, value in values.items() if name not in left_out}
 
 
-def _of_task(shares: Shares, task: int) -> Share:
-    return shares[min(task, len(shares)) - 1] if isinstance(shares, tuple) else shares
+def _flat(values: Mapping[object, object]) -> dict[str, object]:
+    """The settings of all sections in one mapping."""
+    flat: dict[str, object] = {}
+    for name, value in values.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"expected names of settings, got {shown(name)}")
+        if name in _SECTIONS:
+            for inner, item in _mapping(value, f"{name}: ").items():
+                if inner not in _SECTIONS[name]:
+                    raise ConfigError(f"{name}: {shown(inner)}: is no setting of this section")
+                flat[str(inner)] = item
+        else:
+            flat[name] = value
+    return flat
+
+
+def _mapping(value: object, where: str = "") -> Mapping[object, object]:
+    if not isinstance(value, dict):
+        got = "nothing" if value is None else shown(value)
+        raise ConfigError(f"{where}expected settings by name, as in 'alpha: 0.1', got {got}")
+    return value
 
 
 def _plain(value: Any) -> Any:
@@ -249,32 +223,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-# Table I of the paper. Batch 128 and a constant learning rate of 1e-3 are the defaults.
-_MNIST = {"epochs": (30, 90, 30), "alpha": 0.1, "beta": 0.9, "dropout": 0.5}
-_CIFAR = {"epochs": (200, 600, 200), "alpha": (0.5, 0.1), "beta": 0.92, "dropout": (0.25, 0.25, 0.5)}
-_RF = {"epochs": (20, 60, 20), "alpha": 0.2, "beta": 0.9, "pattern": "column"}
-
-# Short runs gain from a falling learning rate, a weaker penalty and less dropout.
-_QUICK = {"schedule": "cosine", "rho": 1e-4}
-# 1,269 windows a task: so few need small batches to make steps enough.
-_SHORT_RF = {"epochs": (1, 3, 1), "batch_size": 32, "window": 256}
-
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "permuted-digits": {
-        # A network so small gains nothing from a second thread, and waits for it when the other core is busy.
-        "quick": {**_QUICK, "epochs": (20, 60, 20), "alpha": 0.2, "beta": 0.9, "dropout": 0.2, "threads": 1},
-        "paper": {**_MNIST, "alpha": 0.2},  # not in the paper: permuted MNIST with five tasks
-    },
-    # The last tasks have few free weights to learn with: twice the learning rate helps them most.
-    "permuted-mnist": {"quick": {**_MNIST, **_QUICK, "epochs": (1, 3, 1), "dropout": 0.2, "lr": 2e-3}, "paper": _MNIST},
-    "split-cifar": {"quick": {**_CIFAR, **_QUICK, "epochs": (2, 6, 2)}, "paper": _CIFAR},
-    "split-rf": {"quick": {**_RF, **_QUICK, **_SHORT_RF}, "paper": _RF},
-    "synthetic-rf": {"quick": {**_RF, **_QUICK, **_SHORT_RF}, "paper": _RF},
-    # Section V.B: the best share of reuse among tasks that differ drastically is a fifth.
-    "mixed": {
-        "quick": {**_CIFAR, **_QUICK, "epochs": (1, 3, 1), "alpha": 0.2, "beta": 0.2},
-        "paper": {**_CIFAR, "alpha": 0.2, "beta": 0.2},
-    },
-}

@@ -49,7 +49,7 @@ def extract(net: Lifelong, task: int, batch_size: int, portable: bool) -> Cutout
 def _without_graph(
     network: nn.Module, input_shape: object, notes: list[str], batch_size: int, portable: bool
 ) -> Cutout:
-    """Replace layers one by one, unless the code around them minds, which only a trial can tell."""
+    """Replace layers one by one, if a trial shows that the code around them still gives the same answers."""
     replaced = copy.deepcopy(network)
     layers = replace_layers(replaced, batch_size, portable)
     try:
@@ -67,11 +67,14 @@ def _without_graph(
 
 
 def _network_of(net: Lifelong, task: int) -> nn.Module:
-    """A copy of the backbone with the task's weights and its head behind it, at rest."""
+    """A copy of the backbone with the task's weights and its head behind it, in eval mode."""
     backbone, head = copy.deepcopy(net.backbone), copy.deepcopy(net.heads[task - 1])
     vars(backbone).pop("architecture", None)  # of lps.models: how to make a whole backbone
     for partition, _ in net.prunable():
         partition.compose(task, out=backbone.get_parameter(partition.name))
+    own = {**dict(backbone.named_parameters()), **dict(backbone.named_buffers())}
+    for name, tensor in net.tensors_of(task):
+        own[name].copy_(tensor)
     return nn.Sequential(OrderedDict(backbone=backbone, head=head)).eval()
 
 
@@ -88,7 +91,7 @@ def _shrink(traced: fx.GraphModule, notes: list[str], batch_size: int, portable:
 
 
 def _fixed_layers(traced: fx.GraphModule) -> tuple[dict[str, str], set[str]]:
-    """Modules that must keep their shape, with the reason; and those that must stay what they are."""
+    """Modules that must keep their shape, with the reason; and the names of modules that must not be replaced."""
     modules = modules_of(traced)
     calls = Counter(id(modules[node.target]) for node in traced.graph.nodes if node.op == "call_module")
     places = Counter(id(p) for module in set(modules.values()) for p in module._parameters.values() if p is not None)
@@ -108,7 +111,7 @@ def _fixed_layers(traced: fx.GraphModule) -> tuple[dict[str, str], set[str]]:
 
 def _tidy(traced: fx.GraphModule) -> fx.GraphModule:
     for node in traced.graph.nodes:
-        node.meta.clear()  # which names the classes that the graph was traced from
+        node.meta.clear()  # it names the classes that the graph was traced from
     traced.graph.eliminate_dead_code()
     traced.graph.lint()
     traced.delete_all_unused_submodules()

@@ -2,9 +2,9 @@
 
 A channel is an index of dimension 1, or of the last one behind a Linear on tensors of more than two dimensions. It is
 *live*, or a constant whose value is known before any input is. First constants are followed forwards; then a channel
-is *kept* if somebody needs to find it in the tensor: a live one with a weight behind it, a constant that a convolution
-pads with zeros, any one that an unknown operation reads, and whatever has to lie beside a kept channel in a sum. That
-is a fixed point: flags are only ever set.
+is *kept* if a later operation reads it: a live channel on which a layer has a weight, a constant that a convolution
+pads with zeros, every channel that an unknown operation reads, and every channel that is added to a kept one. Flags are
+set until nothing changes, and never cleared.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Channels:
 
     @classmethod
     def of(cls, axis: int, live: Tensor, value: Tensor) -> Channels:
-        """Channels of which none is kept as yet."""
+        """Channels before any is marked as kept."""
         return cls(axis, live, torch.where(live, 0.0, value), torch.zeros_like(live))
 
 
@@ -128,7 +128,7 @@ class Analysis:
         else:
             pads = isinstance(module, Convs) and any(
                 module.padding
-            )  # then a window at the border sees 0 instead of the constant
+            )  # a window at the border then reads 0 instead of the constant
             seen = inputs.live | ((inputs.value != 0) if pads else False)
             moved = (~seen & (inputs.value != 0)).nonzero().flatten()
             bias += weight[:, moved].sum(2, dtype=torch.float64) @ inputs.value[moved]
@@ -185,14 +185,14 @@ class Analysis:
         return Channels.of(1, torch.cat([part.live for part in parts]), torch.cat([part.value for part in parts]))
 
     def _keep(self) -> None:
-        """Set `kept` where somebody needs the channel, and where channels must go together, until nothing changes."""
+        """Set `kept` on channels that a later operation reads or that belong to a kept one, until nothing changes."""
         before = -1
         while before != (count := sum(int(channels.kept.sum()) for channels in self.channels.values())):
             before = count
             for node in reversed(self.graph.nodes):
                 self._tie(node)
                 if node in self.channels and not self.channels[node].kept.any():
-                    self.channels[node].kept[0] = True  # no layer has no channels at all
+                    self.channels[node].kept[0] = True  # a layer needs at least one channel
 
     def _tie(self, node: fx.Node) -> None:
         kind = self.kinds[node]

@@ -1,4 +1,4 @@
-"""For networks that are no graph: layers are replaced one by one, each with the shape it has."""
+"""For networks that torch.fx cannot trace: layers are replaced one by one and keep their shapes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def replace_layers(network: nn.Module, batch_size: int, portable: bool) -> list[
 
 
 def _called_layers(parent: nn.Module, prefix: str = "") -> Iterator[tuple[nn.Module, str, str, nn.Linear | Convs]]:
-    """Layers with their parents, names and paths, but for those in torch's own modules and what derives from them.
+    """Layers with their parents, names and paths, except inside torch's own modules and classes derived from them.
 
-    Those (attention) do not call their children but read their weights.
+    These (attention) read the weights of their children instead of calling them.
     """
     bases = [base for base in type(parent).__mro__ if base not in (nn.Module, object, *CONTAINERS)]
     if any(base.__module__.startswith("torch.nn") for base in bases):

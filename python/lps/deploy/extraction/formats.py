@@ -35,7 +35,7 @@ class Shrunk:
 
     @property
     def work(self) -> Work:
-        """What there is to do for a batch."""
+        """Sizes and counts that the cost model reads, for one batch."""
         used = self.matrix != 0
         return Work(
             outputs=used.shape[0],
@@ -57,13 +57,13 @@ def choose(shrunk: Shrunk, portable: bool) -> Choice:
         ignores_most = 0 < 2 * int(shrunk.matrix.any(0).sum()) < shrunk.matrix.shape[1]
         return "gather" if isinstance(shrunk.template, nn.Linear) and ignores_most else "dense"
     work = shrunk.work
-    if work.nonzeros == 0:  # a constant: what is left of it is small
+    if work.nonzeros == 0:  # a constant: only the bias is left
         return "dense"
     return min(FORMATS, key=lambda format: seconds(format, work))
 
 
 def build(shrunk: Shrunk, format: Choice, relu: bool) -> nn.Module:
-    """The layer in this format; ``relu`` only in a format of ours.
+    """The layer in this format; ``relu`` is for :data:`KERNEL_FORMATS` only.
 
     In format `gather` the indices of the inputs it reads are its buffer `columns`.
     """
@@ -107,12 +107,12 @@ def _sparse_layer(template: nn.Linear | Convs, weight: Tensor, bias: Tensor | No
 
 
 def _padding(conv: Convs) -> tuple[int, ...]:
-    assert not isinstance(conv.padding, str)  # ops.is_layer sees to it
+    assert not isinstance(conv.padding, str)  # ops.is_layer checks it
     return conv.padding
 
 
 def _torch_layer(template: nn.Linear | Convs, weight: Tensor, bias: Tensor | None) -> nn.Module:
-    """On the meta device at first, so that nothing is drawn from the user's random numbers."""
+    """torch's layer with these weights, made on the meta device so that the user's random generator is not advanced."""
     outputs, inputs = weight.shape[:2]
     layer: nn.Module
     if isinstance(template, nn.Linear):

@@ -10,7 +10,7 @@ from lps.deploy.extraction.trace import modules_of, shape_of
 
 
 def fold_norms(traced: fx.GraphModule, fixed: dict[str, str]) -> None:
-    """Multiply every norm that alone reads a layer's result into that layer, but for those that are ``fixed``.
+    """Multiply every norm that is the only reader of a layer's result into that layer, unless the layer is ``fixed``.
 
     Before the analysis, so that a norm's scale of 0 counts as pruned weights.
     """
@@ -47,7 +47,7 @@ def fuse(graph: fx.Graph, ours: set[fx.Node], analysis: Analysis) -> set[fx.Node
     for node in list(graph.nodes):
         if kind_of(node, analysis.module_of(node)) is Kind.ADD:
             first, second = sorted(node.all_input_nodes, key=lambda source: order[source])
-            # The later one: then both of its arguments tend to be at hand, and in the caches.
+            # The later one first: its inputs were computed last, so they are likely to be in the caches.
             for layer, other in ((second, first), (first, second)):
                 if layer in ours and _may_add(layer, other, analysis):
                     node.prepend(layer)

@@ -90,7 +90,7 @@ def _kind_of_call(node: fx.Node) -> Kind:
 
 
 def is_layer(module: nn.Module) -> bool:
-    """Whether we have a layer that does what this one does."""
+    """Whether lps_kernels has a layer that computes the same."""
     kind = type(module)  # not isinstance: a subclass may do anything
     if has_hooks(module):
         return False
@@ -141,14 +141,14 @@ def _is_spatial_mean(node: fx.Node) -> bool:
         return False
     dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     dims = (dims,) if isinstance(dims, int) else dims
-    rank = len(shape_of(node.all_input_nodes[0]) or ())  # 0 if unknown: then only dims counted from the front will do
-    if not isinstance(dims, list | tuple) or not dims:  # of no dimensions is of all
+    rank = len(shape_of(node.all_input_nodes[0]) or ())  # 0 if unknown: then negative dims are refused
+    if not isinstance(dims, list | tuple) or not dims:  # a mean over no dimensions is one over all
         return False
     return all(isinstance(d, int) and (d if d >= 0 else d + rank) >= 2 for d in dims)
 
 
 def scale_and_shift(norm: Norms) -> tuple[Tensor, Tensor]:
-    """A norm at rest as ``scale * x + shift`` for each channel, in float64."""
+    """A norm in eval mode as ``scale * x + shift`` per channel, in float64."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     scale = (norm.running_var.double() + norm.eps).rsqrt()
@@ -159,7 +159,7 @@ def scale_and_shift(norm: Norms) -> tuple[Tensor, Tensor]:
 
 
 def elementwise(node: fx.Node, module: nn.Module | None, value: Tensor) -> Tensor:
-    """The node's function of these values, one for each channel."""
+    """The node's function of these values, one per channel."""
     result: Tensor
     if module is not None:
         result = module(value)
@@ -172,7 +172,7 @@ def elementwise(node: fx.Node, module: nn.Module | None, value: Tensor) -> Tenso
 
 
 def mixes_in_zeros(node: fx.Node, module: nn.Module | None) -> bool:
-    """Whether a pool averages its padding too, so that at the borders a constant is not the same as inside."""
+    """Whether a pool averages its padding too, which changes a constant at the borders."""
     if module is None:
         if node.target not in AVG_POOL_CALLS:
             return False
@@ -181,7 +181,7 @@ def mixes_in_zeros(node: fx.Node, module: nn.Module | None) -> bool:
         return override is not None or padding not in (0, (0,), (0, 0), (0, 0, 0))
     if not isinstance(module, AVG_POOLS):
         return False
-    override = getattr(module, "divisor_override", None)  # which also makes another number of a constant
+    override = getattr(module, "divisor_override", None)  # this changes a constant too
     padding = module.padding if isinstance(module.padding, tuple) else (module.padding,)
     return override is not None or (any(padding) and module.count_include_pad)
 

@@ -15,7 +15,7 @@ from lps.deploy.extraction.trace import shape_of
 from lps_kernels.cutout import LayerSummary
 from lps_kernels.layers import MaxPool2d
 
-UNKNOWN_POSITIONS = 64  # of a convolution on an example, where no shape is known
+UNKNOWN_POSITIONS = 64  # of a convolution per example, where no shape is known
 
 
 def rebuild(
@@ -79,7 +79,7 @@ def _shrink_layer(node: fx.Node, analysis: Analysis, batch_size: int) -> Shrunk:
 
 
 def _positions(node: fx.Node, module: nn.Linear | Convs) -> int:
-    """How often the weight is applied to an example."""
+    """How often the weight is applied per example."""
     shape = shape_of(node)
     if isinstance(module, nn.Linear):
         return 1 if shape is None else prod(shape[1:-1])

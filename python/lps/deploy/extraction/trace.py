@@ -1,6 +1,6 @@
 """A network as a graph of torch operations, in the plain form that the analysis reads.
 
-Plain means: no operation works in place, nothing stands for identity (dropout at rest), every flattening is written as
+Plain means: no operation works in place, no node is an identity (dropout in eval mode), every flattening is written as
 ``torch.flatten(x, 1)``. A node's shape, where it is known, is ``node.meta["shape"]``.
 """
 
@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812  as everybody writes it
+import torch.nn.functional as F  # noqa: N812  the usual name
 from torch import Tensor, fx, nn
 from torch.fx.node import Target
 
@@ -204,7 +204,7 @@ def _drop_identities(traced: fx.GraphModule) -> None:
 
 
 def has_hooks(module: nn.Module | None) -> bool:
-    """Whether somebody's code runs before or after the module's own."""
+    """Whether a hook runs before or after the module's own code."""
     return module is not None and bool(module._forward_hooks or module._forward_pre_hooks)
 
 

@@ -42,7 +42,7 @@ class LPS:
     ) -> TaskReport:
         """Learn one more task, or leave the network as it was."""
         net, number = self.net, len(self.net.learnt) + 1
-        config = self.config
+        config = self.config.of_task(number)
         plans = plan_task(net, config)
         check_examples(task)
         with _all_generators_kept(), net.keep_modes(), net.transaction() as draft:

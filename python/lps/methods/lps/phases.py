@@ -12,7 +12,7 @@ from lps.draft import Draft
 from lps.errors import ConfigError
 from lps.methods.fit import Fit, Phase
 from lps.methods.lps.admm import density, projection, residuals, targets_of
-from lps.methods.lps.config import LPSConfig
+from lps.methods.lps.config import TaskConfig
 from lps.methods.lps.plan import LayerPlan
 from lps.methods.lps.schedule import penalties
 from lps.methods.lps.steppers import ComposedStepper, FusedStepper, OptimizerFactory, Stepper, Weight
@@ -34,7 +34,7 @@ class PhasedLearner:
         self,
         net: Lifelong,
         task: Task,
-        config: LPSConfig,
+        config: TaskConfig,
         plans: list[LayerPlan],
         draft: Draft,
         optimizer: OptimizerFactory | None,

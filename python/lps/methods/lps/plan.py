@@ -7,7 +7,7 @@ from math import floor
 from typing import TYPE_CHECKING
 
 from lps.errors import CapacityError, ConfigError
-from lps.methods.lps.config import LPSConfig, check_patterns, share_of
+from lps.methods.lps.config import TaskConfig, check_patterns, share_of
 from lps.partition import MAX_TASKS, check_dtype, count_groups
 from lps_kernels import View, group_view
 
@@ -29,7 +29,7 @@ class LayerPlan:
     spent: float  # the sum of alpha once this task is committed
 
 
-def plan_task(net: Lifelong, config: LPSConfig) -> list[LayerPlan]:
+def plan_task(net: Lifelong, config: TaskConfig) -> list[LayerPlan]:
     """Counts for every layer, or a refusal that says how much is free and what would fit."""
     task = len(net.learnt) + 1
     if task > MAX_TASKS:

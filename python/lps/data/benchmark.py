@@ -1,0 +1,47 @@
+"""The record that every benchmark's file has at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lps.data.base import Raw, Stream
+
+# What all quick presets share: short runs gain from a falling learning rate and a weaker penalty.
+QUICK: dict[str, Any] = {"schedule": "cosine", "rho": 1e-4}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a stream is built from, checked by :func:`lps.data.stream`."""
+
+    data_dir: Path
+    tasks: int
+    seed: int
+    download: bool
+    augment: bool
+    own: Any  # the benchmark's own options: an instance of its Benchmark.options
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of a benchmark that has none."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """All that the package knows about a benchmark.
+
+    ``presets`` maps quick and paper to settings, by the names of their flags. ``options`` is a dataclass of the
+    benchmark's own options, whose fields are made by :func:`lps.options.option`; each becomes a flag of ``lps.train``.
+    """
+
+    build: Callable[[Request], Stream]
+    raw: Callable[[Request, int], Raw]  # what a task, counted from 0, reads
+    tasks: int  # as many as in the paper
+    most: int  # as many as there can be
+    presets: Mapping[str, Mapping[str, Any]]
+    options: type = NoOptions
+    augments: bool = False  # whether it has colour images, which can be cropped and mirrored
