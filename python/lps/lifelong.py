@@ -277,7 +277,9 @@ class Lifelong(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Nothing is left to do: the description was used before the tensors were loaded."""
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any
+    ) -> None:
         """Take over all tasks of the state, or refuse it and stay as it was.
 
         Called by ``load_state_dict``, of this module or of one that it is a part of, before the submodules load their
@@ -285,6 +287,8 @@ class Lifelong(nn.Module):
         """
         if self._learning:
             raise ConfigError(f"Lifelong: load_state_dict: task {self.active} is being learnt; wait until it is done")
+        if local_metadata.get("assign_to_params_buffers"):  # tied weights would come apart
+            raise ConfigError("Lifelong: load_state_dict: expected assign=False, got True; leave it out")
         twin = self.blank_copy()
         own = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
         fill_from_state(twin, own, list(self.heads))
@@ -296,7 +300,7 @@ class Lifelong(nn.Module):
         for module in (self.partitions, self.heads, self.private):
             module.train(self.training)
         self._freeze_norm_statistics()
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
     def learn(
         self,

@@ -193,6 +193,11 @@ def test_not_while_a_task_is_learnt() -> None:
     assert net.digest(1) == net.learnt[0].digest
 
 
+def test_tensors_are_copied_and_never_taken_over() -> None:
+    with pytest.raises(ConfigError, match="load_state_dict: expected assign=False, got True"):
+        made().load_state_dict(learnt(TASKS[:1]).state_dict(), assign=True)
+
+
 def test_the_state_of_a_task_in_learning_is_refused() -> None:
     net = learnt(TASKS[:1])
     states: list[dict[str, Any]] = []

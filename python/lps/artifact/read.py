@@ -99,6 +99,7 @@ def _restored(
     part, tasks = only_part(manifest), manifest.tasks
     if not tasks:
         refuse("manifest.tasks: expected at least one, got none")
+    metadata = Metadata.from_json(manifest.metadata)
     owners = _read_owners(part, len(tasks), tensors)
     owned = {name: torch.bincount(owner, minlength=len(tasks) + 1).tolist()[1:] for name, owner in owners.items()}
     compare("tensor", expected_tensors(part, tasks, owned), {name: form(tensor) for name, tensor in tensors.items()})
@@ -121,7 +122,7 @@ def _restored(
         net.add_private({name: tensors[names.private(number, name)].to(like.device) for name in part.private})
     net.requires_grad_(False)
     add_learnt(net, tasks)
-    net.metadata = Metadata.from_json(manifest.metadata)
+    net.metadata = metadata
     net.activate(len(tasks))
     return net.eval()
 
