@@ -7,6 +7,10 @@ whose two best logits agree to about six digits: up to one example in a thousand
 
 from __future__ import annotations
 
+from lps.environment import share_cores
+
+share_cores()  # before anything loads torch
+
 import sys
 
 from lps.artifact.read import load

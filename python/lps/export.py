@@ -7,6 +7,10 @@ original one, with the one task in it. Nothing is written before it was checked.
 
 from __future__ import annotations
 
+from lps.environment import share_cores
+
+share_cores()  # before anything loads torch
+
 import sys
 from pathlib import Path
 

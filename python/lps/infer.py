@@ -6,6 +6,10 @@ The task runs cut out of the network, as a smaller one; ``--dense`` runs the who
 
 from __future__ import annotations
 
+from lps.environment import share_cores
+
+share_cores()  # before anything loads torch
+
 import sys
 from collections.abc import Sequence
 from itertools import islice

@@ -17,7 +17,7 @@ from lps.artifact.state import description as describe_state
 from lps.artifact.state import fill as fill_from_state
 from lps.artifact.write import save
 from lps.deploy.extraction import extract
-from lps.deploy.serving import ServedTask, rows_by_task, scatter_logits, validate_tasks
+from lps.deploy.serving import ServedTask, rows_by_task, run_exact, scatter_logits, validate_tasks
 from lps.draft import Draft
 from lps.errors import ConfigError
 from lps.metadata import Metadata
@@ -42,8 +42,7 @@ class Lifelong(nn.Module):
     normalisation layers are an exception: every task learns its own copy of them. The backbone's code is left alone: a
     task runs by writing its weights into the backbone's own parameters.
 
-    Several threads may call a network in eval mode at once, with any tasks: calls of one task run together, a call of
-    another one waits for them.
+    Several threads may call a network in eval mode at once, with any tasks.
     """
 
     def __init__(
@@ -107,15 +106,26 @@ class Lifelong(nn.Module):
             logits = self._classify(self.backbone(x), None)
         else:
             number = self._number(task)
-            with self._switch.holding(number, self._write):
-                logits = self._classify(self.backbone(x), number)
+            logits = self._classify(self._features(x, number), number)
         return logits
+
+    def _features(self, x: Tensor, task: int) -> Tensor:
+        """What the backbone gives for a task; while other threads run another one, from weights composed for this call.
+
+        The bits are the same either way.
+        """
+        if not self._switch.enter(task, self._write):
+            return run_exact(self.backbone, x, ServedTask(self.prunable(), task, self._replaced(task), exact=True))
+        try:
+            features: Tensor = self.backbone(x)
+        finally:
+            self._switch.leave()
+        return features
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def activate(self, task: int | None) -> None:
         """Write the weights of a task into the backbone, unless it holds them already."""
-        with self._switch.holding(self._number(task), self._write):
-            pass
+        self._switch.take(self._number(task), self._write)
 
     def _number(self, task: int | None) -> int:
         """The task that is meant, checked; None is the one that ran or was learnt last."""

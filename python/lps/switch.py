@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from threading import Condition
 from typing import Any
 
 
 class Switch:
-    """Lets calls for one task run together, and calls for another one wait until they are done.
+    """Lets several calls run on the weights of one task, and changes the task only while none does.
 
-    ``active`` is the task whose weights the backbone holds, 0 for none; ``write`` puts those of a task there.
+    ``active`` is the task whose weights the backbone holds, 0 for none. ``write`` puts those of a task there.
     """
 
     def __init__(self, active: int = 0) -> None:
@@ -27,28 +26,33 @@ class Switch:
         """A lock cannot be pickled; the task can."""
         return Switch, (self.active,)
 
-    @contextmanager
-    def holding(self, task: int, write: Callable[[int], None]) -> Iterator[None]:
-        """The weights of this task are in place and stay there until the end of the block."""
+    def enter(self, task: int, write: Callable[[int], None]) -> bool:
+        """Put the weights of a task in place until :meth:`leave`; False if calls of another task run on theirs."""
         with self._changed:
-            while self.active != task and self._running:
-                self._changed.wait()
-            if self.active != task:
-                self.active = 0  # until all layers are written
-                write(task)
-                self.active = task
+            if self.active != task and self._running:
+                return False
+            self._change(task, write)
             self._running += 1
-            self._changed.notify_all()  # others may have been waiting for the same task
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._running -= 1
-                self._changed.notify_all()
+            return True
 
-    def take(self, task: int) -> None:
-        """Wait until no call runs; from then on the backbone holds what the caller puts there, as this task."""
+    def leave(self) -> None:
+        """A call that has entered is done."""
+        with self._changed:
+            self._running -= 1
+            self._changed.notify_all()
+
+    def take(self, task: int, write: Callable[[int], None] | None = None) -> None:
+        """Go over to a task once no call runs; without ``write`` the weights are the caller's business."""
         with self._changed:
             while self._running:
                 self._changed.wait()
+            if write is None:
+                self.active = task
+            else:
+                self._change(task, write)
+
+    def _change(self, task: int, write: Callable[[int], None]) -> None:
+        if self.active != task:
+            self.active = 0  # until all layers are written
+            write(task)
             self.active = task

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from lps.environment import share_cores
+
+share_cores()  # before anything loads torch
+
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
