@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from lps import Lifelong, load
-from lps.artifact.one_task import single_task
+from lps.artifact.one_task import one_task
 from lps.errors import ConfigError
 from lps.private import find_private
 from torch import nn
@@ -70,7 +70,7 @@ def test_they_run_wherever_the_task_does(net: Lifelong, tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(answers(loaded, TASKS), expected, strict=True))
     for number, task in enumerate(TASKS, start=1):
         inputs = inputs_of(task)
-        assert torch.equal(single_task(net, number)(inputs, task=1), expected[number - 1])
+        assert torch.equal(one_task(net, number)(inputs, task=1), expected[number - 1])
         largest = expected[number - 1].abs().max().item()
         for other in (net.extract(number)(inputs), net.serve(inputs, [number] * len(inputs))):
             torch.testing.assert_close(other, expected[number - 1], rtol=1e-4, atol=1e-5 * largest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from lps.artifact.state import description as describe_state
+from lps.artifact.state import fill as fill_from_state
 from lps.artifact.write import save
 from lps.deploy.extraction import extract
 from lps.deploy.serving import ServedTask, rows_by_task, run_exact, scatter_logits, validate_tasks
@@ -266,10 +269,48 @@ class Lifelong(nn.Module):
             self.heads.train(self.training)
             self._freeze_norm_statistics()
 
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As for any module; the weights that the backbone then holds belong to no known task."""
+    def blank_copy(self) -> Lifelong:
+        """A network without tasks, with a copy of this backbone and the same settings."""
+        return Lifelong(
+            deepcopy(self.backbone),
+            self.features,
+            pattern=self.pattern,
+            sharing=self.sharing,
+            exclude=self.exclude,
+            norms=self.norms,
+        )
+
+    def get_extra_state(self) -> Tensor:
+        """The entry of the state_dict that describes the tasks, so that a network without them can load it."""
+        return describe_state(self)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Nothing is left to do: the description was used before the tensors were loaded."""
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any
+    ) -> None:
+        """Take over all tasks of the state, or refuse it and stay as it was.
+
+        Called by ``load_state_dict``, of this module or of one that it is a part of, before the submodules load their
+        tensors. The state is tried on a copy first. The weights that the backbone then holds belong to no known task.
+        """
+        if self._learning:
+            raise ConfigError(f"Lifelong: load_state_dict: task {self.active} is being learnt; wait until it is done")
+        if local_metadata.get("assign_to_params_buffers"):  # tied weights would come apart
+            raise ConfigError("Lifelong: load_state_dict: expected assign=False, got True; leave it out")
+        twin = self.blank_copy()
+        own = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
+        fill_from_state(twin, own, list(self.heads))
         self._switch.take(0)
-        return super().load_state_dict(*args, **kwargs)
+        self.partitions, self.heads, self.private = twin.partitions, twin.heads, twin.private
+        self.learnt, self.metadata, self.pattern, self.sharing = twin.learnt, twin.metadata, twin.pattern, twin.sharing
+        if self.learnt:
+            self.requires_grad_(False)
+        for module in (self.partitions, self.heads, self.private):
+            module.train(self.training)
+        self._freeze_norm_statistics()
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
     def learn(
         self,

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import torch
 from lps import Lifelong
+from lps.artifact.layout import CHECKSUM, dtype_name, sha256
 from lps.artifact.read import load
-from lps.artifact.write import CHECKSUM, checksum
+from lps.artifact.write import checksum
 from lps.errors import FileFormatError, LPSError
 from lps.models import mlp
 from safetensors import safe_open
@@ -121,14 +122,19 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def rewritten(whole: Path, path: Path, edit: Edit, *, manifest_text: str | None = None) -> Path:
-    """A file with some change in it and the checksum that goes with it: what only a faulty writer makes."""
+    """A file with some change in it and the hashes that go with it: what only a faulty writer makes."""
     with safe_open(whole, framework="pt") as file:
         manifest = json.loads(file.metadata()["manifest"])
     tensors = load_file(whole)
     del tensors[CHECKSUM]
     edit(manifest, tensors)
+    if type(manifest.get("tensors")) is dict:
+        stored = {name: {"dtype": dtype_name(t), "shape": list(t.shape), "code": "raw"} for name, t in tensors.items()}
+        stored = {name: {**entry, "sha256": sha256(tensors[name])} for name, entry in stored.items()}
+        if "checksum" not in tensors:
+            manifest["tensors"] = {name: {**stored[name], **manifest["tensors"].get(name, {})} for name in stored}
     text = json.dumps(manifest) if manifest_text is None else manifest_text
-    tensors.setdefault(CHECKSUM, torch.tensor(list(checksum(text, tensors)), dtype=torch.uint8))
+    tensors.setdefault(CHECKSUM, checksum(text))
     save_file(tensors, path, metadata={"manifest": text})
     return path
 
@@ -148,8 +154,9 @@ def setter(*keys: Any, value: object) -> Edit:
 def tensor_setter(name: str, change: Callable[[Tensor], Tensor]) -> Edit:
     """Change one tensor."""
 
-    def edit(_: Manifest, tensors: Tensors) -> None:
-        tensors[name] = change(tensors[name])
+    def edit(manifest: Manifest, tensors: Tensors) -> None:
+        tensors[name] = change(tensors[name]).clone()
+        del manifest["tensors"][name]
 
     return edit
 
@@ -162,66 +169,145 @@ def flipped(index: tuple[int, ...], bit: int) -> Callable[[Tensor], Tensor]:
     return change
 
 
+ARCHITECTURE = ("parts", 0, "architecture")
+LAYER = ("parts", 0, "layers", 0)
+MISFIT = "the backbone does not fit the file: "
+
 MANIFESTS: list[tuple[Edit, str]] = [
     (setter("format", value="other"), "not a model.lps, because its manifest does not say format learn-prune-share"),
-    (setter("version", value=2), "format version 2 was written by a newer version; update the package, which reads 1"),
-    (setter("version", value="1"), "manifest.version: expected 1, got '1'"),
-    (setter("features", value="9"), "manifest.features: expected a whole number of at least 0, got '9'"),
-    (setter("features", value=True), "manifest.features: expected a whole number of at least 0, got True"),
-    (setter("features", value=8), "expected tensor head/1/weight to be float32 [3, 8], got float32 [3, 9]"),
-    (setter("exclude", value="a"), "manifest.exclude: expected a list, got 'a'"),
-    (setter("exclude", value=[1]), "manifest.exclude[0]: expected a text, got 1"),
-    (setter("metadata", value=[]), "manifest.metadata: expected an object, got []"),
-    (setter("surplus", value=1), "manifest: expected an object with format, version"),
-    (setter("architecture", value={"name": "mlp"}), "manifest.architecture: expected an object with name, arguments"),
-    (setter("architecture", "name", value="gone"), "its network cannot be made: unknown network 'gone'"),
-    (setter("architecture", "arguments", value={"x": 1}), "its network cannot be made: network 'mlp' takes"),
-    (setter("architecture", "arguments", "hidden", value=[10**18]), "its network cannot be made: "),
-    (setter("architecture", value=None), "its network is not one that lps.models can make; make it yourself and pass"),
-    (setter("layers", value=[]), "manifest.layers: expected at least one, got none"),
-    (setter("layers", 0, "shape", value=[7, -12]), "manifest.layers[0].shape[1]: expected a whole number of at least"),
-    (setter("layers", 0, "shape", value=[70, 12]), "expected tensor owner/1.weight to be uint8 [2, 105], got uint8 [2"),
-    (setter("layers", 0, "shape", value=[12, 7]), "the backbone does not fit the file: expected layer 1.weight to be "),
-    (setter("layers", 0, "dtype", value="float64"), "expected tensor values/1.weight to be float64 [50], got float32"),
-    (setter("layers", 0, "spent", value=-0.1), "manifest.layers[0].spent: expected a number of at least 0, got -0.1"),
-    (setter("layers", 1, "name", value="1.weight"), "expected tensor owner/1.weight to be uint8 [2, 8], got uint8 [2,"),
-    (setter("common", 0, "shape", value=[8]), "expected tensor common/1.bias to be float32 [8], got float32 [7]"),
-    (setter("common", 0, "name", value="x"), "expected tensor common/x to be float32 [7], got none"),
-    (setter("tasks", value=[]), "manifest.tasks: expected 1 to 127, got 0"),
-    (setter("tasks", 2, "classes", value=4), "expected tensor head/3/weight to be float32 [4, 9], got float32 [3, 9]"),
+    (setter("version", value=3), "format version 3 was written by a newer version; update the package, which reads 2"),
+    (setter("version", value="2"), "manifest.version: expected 1 to 2, got '2'"),
+    (setter("version", value=0), "manifest.version: expected 1 to 2, got 0"),
+    (setter("version", value=1), "manifest: object contains unknown field method"),
+    (setter("method", value="single"), "manifest.method: expected lps, got 'single'; update the package"),
+    (setter("parts", value=[]), "manifest.parts: expected one for method lps, got 0"),
+    (setter("parts", 0, "name", value="other"), "manifest.tasks[0].part: expected other, got 'net'"),
+    (setter("parts", 0, "features", value="9"), "manifest: parts[0].features: expected int, got str"),
+    (setter("parts", 0, "features", value=True), "manifest: parts[0].features: expected int, got bool"),
+    (setter("parts", 0, "features", value=10**400), "manifest: parts[0].features: expected int <= "),
+    (setter("parts", 0, "features", value=8), "task 1 (clouds-0): head: expected tensor weight to be float32 [3, 8], "),
+    (setter("parts", 0, "exclude", value="a"), "manifest: parts[0].exclude: expected array, got str"),
+    (setter("parts", 0, "exclude", value=[1]), "manifest: parts[0].exclude[0]: expected str, got int"),
+    (setter("metadata", value=[]), "manifest: metadata: expected object, got array"),
+    (setter("metadata", value={"input_shape": [0]}), "metadata: input_shape[0]: expected int >= 1; write the file"),
+    (setter("surplus", value=1), "manifest: object contains unknown field surplus"),
+    (setter(*ARCHITECTURE, value={"name": "mlp"}), "manifest: parts[0].architecture: object missing required field "),
+    (setter(*ARCHITECTURE, "name", value="gone"), "its network cannot be made: unknown network 'gone'"),
+    (setter(*ARCHITECTURE, "arguments", value={"x": 1}), "its network cannot be made: network 'mlp' takes"),
+    (setter(*ARCHITECTURE, "arguments", "hidden", value=[10**18]), "its network cannot be made: "),
+    (setter(*ARCHITECTURE, value=None), "its network is not one that lps.models can make; make it yourself and pass"),
+    (setter("parts", 0, "layers", value=[]), "manifest: parts[0].layers: expected array of length >= 1"),
+    (setter(*LAYER, "shape", value=[7, -12]), "manifest: parts[0].layers[0].shape[1]: expected int >= 0"),
+    (setter(*LAYER, "shape", value=[70, 12]), "expected tensor net/all/owner/1.weight to be uint8 [2, 105], got uint8"),
+    (setter(*LAYER, "shape", value=[12, 7]), MISFIT + "expected layer 1.weight to be float32 [12, 7], got float32 "),
+    (setter(*LAYER, "dtype", value="float64"), "expected tensor net/1/values/1.weight to be float64 [17], got float32"),
+    (setter(*LAYER, "spent", value=-0.1), "manifest: parts[0].layers[0].spent: expected float >= 0.0"),
+    (
+        setter("parts", 0, "layers", 1, "name", value="1.weight"),
+        "expected tensor net/all/owner/1.weight to be uint8 [2",
+    ),
+    (setter("parts", 0, "common", 0, "shape", value=[8]), "expected tensor net/all/common/1.bias to be float32 [8], "),
+    (
+        setter("parts", 0, "common", 0, "name", value="x"),
+        "expected tensor net/all/common/x to be float32 [7], got ",
+    ),
+    (
+        setter("parts", 0, "private", value=["1.bias"]),
+        "expected tensor net/1/private/1.bias to be float32 [7], got",
+    ),
+    (
+        setter("parts", 0, "private", value=["x"]),
+        MISFIT + "private tensors: expected x, in this",
+    ),
+    (
+        setter("parts", 0, "norms", value="per-task"),
+        MISFIT + "private tensors: expected none, in thi",
+    ),
+    (setter("parts", 0, "norms", value="none"), MISFIT + "Lifelong: norms: expected one of frozen, per-task, got none"),
+    (setter("parts", 0, "pattern", value="diagonal"), MISFIT + "Lifelong: pattern: expected one of"),
+    (setter("parts", 0, "exclude", value=["9.*"]), MISFIT + "Lifelong: exclude: expected patterns of"),
+    (setter("tasks", value=[]), "manifest.tasks: expected at least one, got none"),
+    (lambda m, _: m.update(tasks=m["tasks"] * 43), "manifest.tasks: expected at most 127, got 129"),
+    (setter("tasks", 1, "part", value="x"), "manifest.tasks[1].part: expected net, got 'x'"),
+    (setter("tasks", 1, "class_names", value=["a"]), "manifest.tasks[1].class_names: expected none or 3, got 1"),
+    (setter("tasks", 2, "classes", value=4), "task 3 (clouds-2): head: expected tensor weight to be float32 [4, 9], "),
+    (setter("tasks", 2, "classes", value=2**61), "task 3 (clouds-2): head: expected tensor weight to be float32 [2305"),
+    (setter("tasks", 1, "head", "kind", value="x"), "manifest: tasks[1].head.kind: invalid enum value 'x'"),
+    (
+        setter("tasks", 1, "head", "kind", value="custom"),
+        "task 2 (clouds-1): head: it is not a Linear layer, so",
+    ),
+    (lambda m, _: m["tasks"][1]["head"]["tensors"].pop(), "expected no tensor net/2/head/bias, got float32 [3]"),
     (setter("tasks", 1, "digest", value="0" * 64), "task 2 (clouds-1) does not have the digest that was taken"),
-    (setter("pattern", value="diagonal"), "the backbone does not fit the file: Lifelong: pattern: expected one of"),
-    (setter("exclude", value=["9.*"]), "the backbone does not fit the file: Lifelong: exclude: expected patterns of"),
-    (lambda m, _: m.pop("sharing"), "manifest: expected an object with format, version"),
-    (lambda m, _: m["tasks"].pop(), "tensor owner/1.weight: expected owners up to task 2, got 3"),
-    (lambda m, _: m["layers"].append(m["layers"][0]), "the backbone does not fit the file: expected each layer once"),
-    (lambda m, _: m["layers"].reverse(), "the backbone does not fit the file: expected each layer once, in the order"),
+    (lambda m, _: m["parts"][0].pop("sharing"), "manifest: parts[0]: object missing required field sharing"),
+    (lambda m, _: m["tasks"].pop(), "tensor net/all/owner/1.weight: expected owners up to task 2, got 3"),
+    (lambda m, _: m["parts"].append(m["parts"][0]), "manifest.parts: expected one for method lps, got 2"),
+    (
+        lambda m, _: m["parts"][0]["layers"].append(m["parts"][0]["layers"][0]),
+        f"{MISFIT}layers: expected 1.",
+    ),
+    (
+        lambda m, _: m["parts"][0]["layers"].reverse(),
+        f"{MISFIT}layers: expected 4.weight, 1.weight, in this ord",
+    ),
 ]
 
+BITS = "expected 0 in the unused bits after the first "
+
 TENSORS: list[tuple[Edit, str]] = [
-    (lambda _, t: t.pop("mask/2/1.weight"), "expected tensor mask/2/1.weight to be uint8 [3], got none"),
+    (lambda _, t: t.pop("net/2/mask/1.weight"), "expected tensor net/2/mask/1.weight to be uint8 [3], got none"),
     (lambda _, t: t.update(surplus=torch.zeros(1)), "expected no tensor surplus, got float32 [1]"),
     (lambda _, t: t.update(checksum=torch.zeros(31)), "expected tensor checksum to be uint8 [32], got float32 [31]"),
-    (tensor_setter("values/1.weight", lambda x: x[1:].clone()), "expected tensor values/1.weight to be float32 [50], "),
-    (tensor_setter("values/1.weight", lambda x: x.double()), "expected tensor values/1.weight to be float32 [50], got"),
-    (tensor_setter("values/1.weight", lambda x: x + 1), "task 1 (clouds-0) does not have the digest"),
-    (tensor_setter("mask/3/1.weight", lambda x: ~x[:-1]), "expected tensor mask/3/1.weight to be uint8 [5], got uint8"),
-    (tensor_setter("head/2/bias", lambda x: x + 1), "task 2 (clouds-1) does not have the digest"),
-    (tensor_setter("owner/1.weight", lambda x: x[:1].clone()), "expected tensor owner/1.weight to be uint8 [2, 11], "),
+    (tensor_setter("net/1/values/1.weight", lambda x: x[1:]), "expected tensor net/1/values/1.weight to be float32 [1"),
+    (tensor_setter("net/1/values/1.weight", Tensor.double), "expected tensor net/1/values/1.weight to be float32 [17]"),
+    (tensor_setter("net/1/values/1.weight", lambda x: x + 1), "task 1 (clouds-0) does not have the digest"),
+    (tensor_setter("net/3/mask/1.weight", lambda x: ~x[:-1]), "expected tensor net/3/mask/1.weight to be uint8 [5], g"),
+    (tensor_setter("net/2/head/bias", lambda x: x + 1), "task 2 (clouds-1) does not have the digest"),
+    (tensor_setter("net/all/owner/1.weight", lambda x: x[:1]), "expected tensor net/all/owner/1.weight to be uint8 [2"),
     # 84 = 8 * 10 + 4 weights: bit 7 of the last byte stands for none; 17 weights are task 1's.
-    (
-        tensor_setter("owner/1.weight", flipped((0, 10), 7)),
-        "tensor owner/1.weight: expected 0 in the unused bits after",
-    ),
-    (
-        tensor_setter("mask/2/1.weight", flipped((2,), 7)),
-        "tensor mask/2/1.weight: expected 0 in the unused bits after ",
-    ),
+    (tensor_setter("net/all/owner/1.weight", flipped((0, 10), 7)), f"tensor net/all/owner/1.weight: {BITS}84, got 1"),
+    (tensor_setter("net/2/mask/1.weight", flipped((2,), 7)), f"tensor net/2/mask/1.weight: {BITS}17, got 1"),
 ]
 
 
 @pytest.mark.parametrize(("edit", "message"), [*MANIFESTS, *TENSORS], ids=[m[:50] for _, m in [*MANIFESTS, *TENSORS]])
 def test_faulty_writers_are_refused(whole: Path, tmp_path: Path, edit: Edit, message: str) -> None:
+    assert refusal(rewritten(whole, tmp_path / "model.lps", edit)).startswith(message)
+
+
+def test_a_damaged_tensor_is_named_with_its_task(whole: Path, tmp_path: Path) -> None:
+    header, data = header_of(whole)
+    content, path = whole.read_bytes(), tmp_path / "model.lps"
+    for name, whose in (
+        ("net/all/owner/1.weight", "all tasks"),
+        ("net/all/common/4.bias", "all tasks"),
+        ("net/1/values/4.weight", "task 1"),
+        ("net/2/mask/1.weight", "task 2"),
+        ("net/3/head/bias", "task 3"),
+    ):
+        damaged = bytearray(content)
+        damaged[len(content) - len(data) + header[name]["data_offsets"][0]] ^= 1
+        path.write_bytes(damaged)
+        assert refusal(path).startswith(f"tensor {name}, which belongs to {whose}, is damaged, because its sha256")
+
+
+def test_a_damaged_manifest_is_named(whole: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.lps"
+    path.write_bytes(whole.read_bytes().replace(b"clouds-1", b"clouds-9"))
+    assert refusal(path).startswith("the manifest or its checksum is damaged; copy the file again")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("code", "rans", "tensor net/2/mask/1.weight: expected the code raw, got 'rans'; update the package"),
+        ("sha256", "0" * 64, "tensor net/2/mask/1.weight, which belongs to task 2, is damaged"),
+        ("dtype", "int8", "expected tensor net/2/mask/1.weight to be int8 [3], got uint8 [3]"),
+        ("shape", [4], "expected tensor net/2/mask/1.weight to be uint8 [4], got uint8 [3]"),
+    ],
+)
+def test_faulty_entries_of_tensors(whole: Path, tmp_path: Path, key: str, value: object, message: str) -> None:
+    edit = setter("tensors", "net/2/mask/1.weight", key, value=value)
     assert refusal(rewritten(whole, tmp_path / "model.lps", edit)).startswith(message)
 
 

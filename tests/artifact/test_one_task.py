@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from lps import Lifelong, LPSConfig, load
-from lps.artifact.one_task import single_task
+from lps.artifact.one_task import one_task
 from lps.errors import CapacityError, ConfigError
 from lps.metadata import Metadata, Origin, Source
 from lps.models import create
@@ -36,7 +36,7 @@ def net() -> Lifelong:
 
 @pytest.mark.parametrize("task", [1, 2, 3])
 def test_it_answers_bit_for_bit_and_has_the_same_digest(net: Lifelong, task: int) -> None:
-    alone = single_task(net, task)
+    alone = one_task(net, task)
     assert alone.learnt == [net.learnt[task - 1]]
     assert alone.digest(1) == net.learnt[task - 1].digest
     assert not alone.training
@@ -45,7 +45,7 @@ def test_it_answers_bit_for_bit_and_has_the_same_digest(net: Lifelong, task: int
 
 
 def test_it_owns_exactly_what_the_task_uses(net: Lifelong) -> None:
-    alone = single_task(net, 3)
+    alone = one_task(net, 3)
     for (old, _), (new, _) in zip(net.prunable(), alone.prunable(), strict=True):
         used = (old.owner & TASK_BITS == 3) | unpack_bits(old.mask(3), old.shape)
         assert torch.equal(new.owner, used.to(torch.uint8))
@@ -58,7 +58,7 @@ def test_the_network_it_was_taken_from_stays_as_it_was(net: Lifelong) -> None:
     net.activate(2)
     state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     metadata = deepcopy(net.metadata)
-    alone = single_task(net, 3)
+    alone = one_task(net, 3)
     with torch.no_grad():
         for tensor in alone.state_dict().values():
             tensor.zero_()
@@ -69,22 +69,22 @@ def test_the_network_it_was_taken_from_stays_as_it_was(net: Lifelong) -> None:
 
 
 def test_metadata_say_what_is_still_true(net: Lifelong) -> None:
-    alone = single_task(net, 3)
+    alone = one_task(net, 3)
     origin = Origin(3, Source("x", 0, 3))
     assert alone.metadata == Metadata(input_shape=[12], user={"note": ["mine"]}, from_task=origin)
-    assert single_task(alone, 1).metadata == alone.metadata  # where it came from first
+    assert one_task(alone, 1).metadata == alone.metadata  # where it came from first
     bare = deepcopy(net)
     bare.metadata = Metadata()
-    assert single_task(bare, 2).metadata == Metadata(from_task=Origin(2))
+    assert one_task(bare, 2).metadata == Metadata(from_task=Origin(2))
 
 
 def test_it_learns_further_tasks_into_the_weights_that_became_free(net: Lifelong) -> None:
-    alone = single_task(net, 2)
+    alone = one_task(net, 2)
     before = answers(alone, [TASKS[1]])[0]
     alone.learn(TASKS[2], LPSConfig(alpha="rest", beta=0.5, epochs=(1, 3, 1), batch_size=32, lr=1e-2))
     assert torch.equal(answers(alone, [TASKS[1]])[0], before)
     assert alone.accuracy(2, TASKS[2].test) > 0.6  # chance is a third
-    assert single_task(alone, 2).metadata.from_task == Origin(2)  # of this network; nothing is known of a stream
+    assert one_task(alone, 2).metadata.from_task == Origin(2)  # of this network; nothing is known of a stream
 
 
 @pytest.mark.parametrize("pattern", ["irregular", "column", "filter", "channel"])
@@ -94,7 +94,7 @@ def test_all_that_is_free_can_be_asked_for_as_a_share(pattern: str) -> None:
     tasks = [toy_task(seed, (3, 8, 8)) for seed in range(3)]
     for task in tasks[:2]:
         net.learn(task, LPSConfig(alpha=0.25, beta=0.5, epochs=(0, 1, 0), batch_size=32))
-    alone = single_task(net, 2)
+    alone = one_task(net, 2)
     left = {partition.name: 1 - partition.spent for partition, _ in alone.prunable()}
     alone.learn(tasks[2], LPSConfig(alpha=left, beta=0.5, epochs=(0, 1, 0), batch_size=32))
     assert alone.digest(1) == net.learnt[1].digest
@@ -107,7 +107,7 @@ def test_other_dtypes_and_excluded_layers_come_along() -> None:
     tasks = [toy_task(seed, (3, 8, 8), dtype=torch.float64) for seed in range(2)]
     for task in tasks:
         net.learn(task, QUICK)
-    alone = single_task(net, 2)
+    alone = one_task(net, 2)
     assert (alone.pattern, alone.sharing, alone.exclude) == ("filter", "structured", ("6.*",))
     inputs = inputs_of(tasks[1])
     assert torch.equal(alone(inputs, task=1), net.eval()(inputs, task=2))
@@ -116,7 +116,7 @@ def test_other_dtypes_and_excluded_layers_come_along() -> None:
 @pytest.mark.parametrize("task", [0, 4, -1])
 def test_a_task_that_does_not_exist_is_refused(net: Lifelong, task: int) -> None:
     with pytest.raises(ConfigError, match=f"expected 1 to 3, got {task}"):
-        single_task(net, task)
+        one_task(net, task)
 
 
 def test_another_process_reads_the_file_and_answers_the_same(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_another_process_reads_the_file_and_answers_the_same(tmp_path: Path) -> 
         net.learn(task, QUICK)
     inputs = inputs_of(TASKS[1])
     torch.save(inputs, tmp_path / "inputs.pt")
-    single_task(net, 2).save(tmp_path / "one.lps")
+    one_task(net, 2).save(tmp_path / "one.lps")
     program = (
         "import lps, torch\n"
         "net = lps.load('one.lps')\n"

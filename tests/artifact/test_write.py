@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -18,11 +19,12 @@ import pytest
 import torch
 from lps import Lifelong, Listener, Task
 from lps.artifact.read import load
-from lps.errors import ConfigError, LPSError
+from lps.errors import ConfigError, FileFormatError, LPSError
 from lps.models import mlp
+from lps.task import Learnt
 from torch import Tensor, nn
 
-from lps_kernels import __version__
+from lps_kernels import __version__, pack_bits
 from tests.toy import QUICK, answers, inputs_of, toy_convnet, toy_mlp, toy_task
 
 CONFIG = replace(QUICK, epochs=(1, 1, 1))
@@ -46,22 +48,25 @@ class Tied(nn.Module):
         return features
 
 
-# Backbone, features, pattern, sharing, shape of an input.
-NETS: dict[str, tuple[Callable[[], nn.Module], int, str, str, tuple[int, ...]]] = {
-    "mlp with batch norm": (toy_mlp, 16, "irregular", "elementwise", (12,)),
-    "convolutions": (toy_convnet, 16, "column", "structured", (3, 8, 8)),
-    "tied weights": (Tied, 12, "filter", "elementwise", (12,)),
-    "float64": (lambda: mlp(12, (24, 16), dropout=0.1).double(), 16, "irregular", "elementwise", (12,)),
-    "known architecture": (lambda: mlp(12, (24, 16), dropout=0.1), 16, "irregular", "elementwise", (12,)),
+# Backbone, features, settings, shape of an input.
+NETS: dict[str, tuple[Callable[[], nn.Module], int, dict[str, str], tuple[int, ...]]] = {
+    "mlp with batch norm": (toy_mlp, 16, {}, (12,)),
+    "convolutions": (toy_convnet, 16, {"pattern": "column", "sharing": "structured"}, (3, 8, 8)),
+    "tied weights": (Tied, 12, {"pattern": "filter"}, (12,)),
+    "float64": (lambda: mlp(12, (24, 16), dropout=0.1).double(), 16, {}, (12,)),
+    "known architecture": (lambda: mlp(12, (24, 16), dropout=0.1), 16, {}, (12,)),
+    "norms per task": (toy_mlp, 16, {"norms": "per-task"}, (12,)),
+    "known architecture, biases per task": (lambda: mlp(12, (24, 16), dropout=0.1), 16, {"norms": "per-task"}, (12,)),
 }
 
 
 def trained(kind: str, tasks: int = 3) -> tuple[Lifelong, list[Task]]:
-    make, features, pattern, sharing, shape = NETS[kind]
+    make, features, settings, shape = NETS[kind]
     torch.manual_seed(0)
-    net = Lifelong(make(), features, pattern=pattern, sharing=sharing)
+    net = Lifelong(make(), features, **settings)
     dtype = next(net.parameters()).dtype
     stream = [toy_task(seed, shape, classes=3 + seed, dtype=dtype) for seed in range(tasks + 1)]
+    stream[1] = replace(stream[1], class_names=("a", "b", "ü", "/"))
     for task in stream[:tasks]:
         net.learn(task, CONFIG)
     net.metadata.user = {"seed": 0, "note": 'ü "quoted"', "shares": [0.2, None, True]}
@@ -78,7 +83,7 @@ def saved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Lifelong
 
 def loaded(kind: str, path: Path) -> Lifelong:
     torch.manual_seed(99)  # the backbone that is given starts from other weights
-    return load(path) if kind in ("known architecture", "float64") else load(path, NETS[kind][0]())
+    return load(path) if "known" in kind or kind == "float64" else load(path, NETS[kind][0]())
 
 
 def test_comes_back_bit_for_bit_and_goes_on(saved: tuple[str, Lifelong, list[Task], Path], tmp_path: Path) -> None:
@@ -86,7 +91,7 @@ def test_comes_back_bit_for_bit_and_goes_on(saved: tuple[str, Lifelong, list[Tas
     twin = loaded(kind, path)
     assert not twin.training
     assert not any(parameter.requires_grad for parameter in twin.parameters())
-    for name in ("learnt", "metadata", "features", "pattern", "sharing", "exclude"):
+    for name in ("learnt", "metadata", "features", "pattern", "sharing", "exclude", "norms"):
         assert getattr(twin, name) == getattr(net, name), name
     assert net.state_dict().keys() == twin.state_dict().keys()
     for name, tensor in net.state_dict().items():
@@ -173,7 +178,7 @@ def test_exact_size(tmp_path: Path) -> None:
     net, _ = trained("mlp with batch norm")
     net.save(tmp_path / "model.lps")
     _, data = header_of(tmp_path / "model.lps")
-    expected = 32  # the checksum
+    expected = 32  # the manifest's sha256
     for size in (12 * 24, 24 * 16):
         owned = [int(size * share + 0.5) for share in (0.2, 0.4, 0.6)]
         expected += 4 * owned[2] + 2 * (size // 8) + sum((count + 7) // 8 for count in owned[:2])
@@ -182,9 +187,10 @@ def test_exact_size(tmp_path: Path) -> None:
     assert len(data) == expected
 
 
-def test_a_reader_written_from_the_document_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["mlp with batch norm", "norms per task"])
+def test_a_reader_written_from_the_document_alone(tmp_path: Path, kind: str) -> None:
     """docs/format.md in numpy: weights composed, checksum and digests recomputed."""
-    net, _ = trained("mlp with batch norm")
+    net, _ = trained(kind)
     with torch.no_grad():
         next(net.prunable())[0].w_bar[0, 0] = -0.0
     net.learnt = [replace(task, digest=net.digest(number)) for number, task in enumerate(net.learnt, 1)]
@@ -192,42 +198,47 @@ def test_a_reader_written_from_the_document_alone(tmp_path: Path) -> None:
     header, data = header_of(tmp_path / "model.lps")
     text = header.pop("__metadata__")["manifest"]
     manifest = json.loads(text)
-    assert (manifest["version"], manifest["written_by"]) == (1, __version__)
+    assert (manifest["version"], manifest["written_by"]) == (2, __version__)
     names = {"F32": "float32", "I64": "int64", "U8": "uint8"}
-    tensors, checksum = {}, hashlib.sha256(text.encode())
-    for name in sorted(header):
-        begin, end = header[name]["data_offsets"]
-        dtype, shape = names[header[name]["dtype"]], header[name]["shape"]
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        dtype, shape = names[entry["dtype"]], entry["shape"]
         tensors[name] = np.frombuffer(data[begin:end], dtype).reshape(shape)
+        sha256 = hashlib.sha256(data[begin:end]).hexdigest()
         if name != "checksum":
-            checksum.update(f"\n{name} {dtype} {shape}\n".encode() + data[begin:end])
-    assert checksum.digest() == tensors["checksum"].tobytes()
+            assert manifest["tensors"][name] == {"dtype": dtype, "shape": shape, "code": "raw", "sha256": sha256}
+    assert tensors.keys() == {*manifest["tensors"], "checksum"}
+    assert hashlib.sha256(text.encode()).digest() == tensors["checksum"].tobytes()
 
     def bits(packed: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
         return np.unpackbits(packed, count=count, bitorder="little")
 
+    (part,) = manifest["parts"]
     for number, task in enumerate(manifest["tasks"], 1):
         digest = hashlib.sha256()
-        for layer in manifest["layers"]:
+        for layer in part["layers"]:
             name, shape = layer["name"], layer["shape"]
             size = int(np.prod(shape))
             owner = np.zeros(size, np.uint8)
-            for j, plane in enumerate(tensors[f"owner/{name}"]):
+            for j, plane in enumerate(tensors[f"net/all/owner/{name}"]):
                 owner += bits(plane, size) << j
             values = np.zeros(size, layer["dtype"])
-            values[owner > 0] = tensors[f"values/{name}"]
+            for t in range(1, number + 1):
+                values[owner == t] = tensors[f"net/{t}/values/{name}"]
             used = owner == number
             earlier = (owner > 0) & (owner < number)
             if number > 1:
-                used[earlier] = bits(tensors[f"mask/{number}/{name}"], earlier.sum())
+                used[earlier] = bits(tensors[f"net/{number}/mask/{name}"], earlier.sum())
             weight = np.where(used, values, 0) + np.zeros((), layer["dtype"])
             digest.update(f"{name} torch.{layer['dtype']} {shape}\n".encode() + weight.tobytes())
-        for common in manifest["common"]:
+        for common in part["common"]:
             digest.update(f"{common['name']} torch.{common['dtype']} {common['shape']}\n".encode())
-            digest.update(tensors[f"common/{common['name']}"].tobytes())
-        for name in ("weight", "bias"):
-            head = tensors[f"head/{number}/{name}"]
-            digest.update(f"head.{name} torch.{head.dtype} {list(head.shape)}\n".encode() + head.tobytes())
+            scope = f"{number}/private" if common["name"] in part["private"] else "all/common"
+            digest.update(tensors[f"net/{scope}/{common['name']}"].tobytes())
+        for entry in task["head"]["tensors"]:
+            head = tensors[f"net/{number}/head/{entry['name']}"]
+            digest.update(f"head.{entry['name']} torch.{head.dtype} {list(head.shape)}\n".encode() + head.tobytes())
         assert digest.hexdigest() == task["digest"]
 
 
@@ -297,3 +308,106 @@ def test_links_and_rights_are_those_of_a_plain_file(net: Lifelong, tmp_path: Pat
     assert link.is_symlink()
     assert load(link).learnt == net.learnt
     assert target.stat().st_mode == plain.stat().st_mode
+
+
+class Scaled(nn.Module):
+    """A head with buffers, a statistic among them, and a tensor without a shape."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(features)
+        self.out = nn.Linear(features, classes, bias=False)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.out(self.norm(x)) * self.scale
+        return logits
+
+
+def with_heads(path: Path) -> tuple[Lifelong, list[Task]]:
+    """A network whose tasks have a Linear layer, one without a bias, and heads of two other kinds."""
+    torch.manual_seed(0)
+    net = Lifelong(mlp(12, (24, 16), dropout=0.0), 16)
+    makers = [None, lambda f, c: nn.Linear(f, c, bias=False), Scaled, lambda f, c: nn.Sequential(nn.Linear(f, c))]
+    stream = [replace(toy_task(seed), head=make) for seed, make in enumerate(makers)]
+    for task in stream:
+        net.learn(task, CONFIG)
+    net.save(path)
+    return net, stream
+
+
+def test_heads_of_other_kinds_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "model.lps"
+    net, stream = with_heads(path)
+    assert stream[3].head is not None
+    twin = load(path, heads={3: Scaled, 4: stream[3].head})
+    assert [type(head) for head in twin.heads] == [nn.Linear, nn.Linear, Scaled, nn.Sequential]
+    assert all(map(torch.equal, answers(net, stream), answers(twin, stream)))
+    twin.save(tmp_path / "again.lps")
+    assert (tmp_path / "again.lps").read_bytes() == path.read_bytes()
+
+
+def test_heads_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "model.lps"
+    with_heads(path)
+    asked: list[tuple[int, int]] = []
+
+    def other(features: int, classes: int) -> nn.Module:
+        asked.append((features, classes))
+        return nn.Sequential(nn.Linear(features, classes))
+
+    start = r"task 3 \(clouds-2\): head: "
+    for heads, message in (
+        (None, start + "it is not a Linear layer, .*; pass a factory for it as heads="),
+        ({4: other}, start + "it is not a Linear layer, .*; pass a factory for it as heads="),
+        (other, start + r"expected tensor scale to be float32 \[\], got none"),
+        ({3: lambda *_: 7}, start + "expected the factory to make an nn.Module, got int"),
+        ({3: Scaled, 4: Scaled}, r"task 4 \(clouds-3\): head: expected tensor 0.weight to be .*, got none"),
+    ):
+        backbone = mlp(12, (24, 16), dropout=0.0)
+        before = copy.deepcopy(backbone.state_dict())
+        with pytest.raises(FileFormatError, match=message):
+            load(path, backbone, heads)  # type: ignore[arg-type]
+        assert all(torch.equal(tensor, before[name]) for name, tensor in backbone.state_dict().items())
+    assert asked == [(16, 3)]  # for the first task that needs it, and for no Linear layer
+
+
+def test_norms_of_a_backbone_that_does_not_fit(tmp_path: Path) -> None:
+    net, _ = trained("norms per task", tasks=1)
+    net.save(tmp_path / "model.lps")
+    backbone = toy_mlp()
+    backbone[1] = Norm(24)
+    with pytest.raises(FileFormatError, match=r"private tensors: expected 0.bias, 1.weight, .*, in this order, got 0"):
+        load(tmp_path / "model.lps", backbone)
+
+
+class Norm(nn.Module):
+    """Has the tensors of a batch norm and is none: its weights would not be private."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        norm = nn.BatchNorm1d(size)
+        for name, parameter in norm.named_parameters():
+            self.register_parameter(name, parameter)
+        for name, buffer in norm.named_buffers():
+            self.register_buffer(name, buffer)
+
+
+def test_ten_tasks_of_the_mlp_take_at_most_30_mb(tmp_path: Path) -> None:
+    """Weights owned at random, without learning: ten tasks of 10 %, which reuse half of what was there."""
+    torch.manual_seed(0)
+    net = Lifelong(mlp(), 2000)
+    for number in range(1, 11):
+        for partition, weight in net.prunable():
+            chosen = (torch.rand(partition.shape) < 1 / (11 - number)) & partition.free()
+            partition.owner[chosen] = number
+            partition.w_bar[chosen] = weight.detach()[chosen]
+            mask = (torch.rand(partition.shape) < 0.5) & (partition.owner > 0) & (partition.owner < number)
+            partition.add_task(pack_bits(mask))
+        net.heads.append(nn.Linear(2000, 10))
+        net.add_private({})
+        net.learnt.append(Learnt(f"task {number}", 10, net.digest(number)))
+    path = tmp_path / "model.lps"
+    net.save(path)
+    assert path.stat().st_size < 30e6
+    assert load(path).learnt == net.learnt

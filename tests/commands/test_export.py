@@ -171,12 +171,12 @@ def test_files_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixture[s
     with safe_open("model.lps", framework="pt") as file:
         manifest = json.loads(file.metadata()["manifest"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
-    save_file(tensors, "newer.lps", metadata={"manifest": json.dumps({**manifest, "version": 2})})
+    save_file(tensors, "newer.lps", metadata={"manifest": json.dumps({**manifest, "version": 9})})
     damaged = bytearray(Path("model.lps").read_bytes())
     damaged[len(damaged) // 2] ^= 1
     Path("damaged.lps").write_bytes(damaged)
     for name, words in (
-        ("newer.lps", "format version 2 was written by a newer version"),
+        ("newer.lps", "format version 9 was written by a newer version"),
         ("damaged.lps", "damaged.lps: "),
         ("missing.lps", "missing.lps: could not be read: No such file"),
     ):

@@ -13,21 +13,20 @@ from lps_kernels import pack_bits, unpack_bits
 
 
 @torch.no_grad()
-def single_task(net: Lifelong, task: int) -> Lifelong:
+def one_task(net: Lifelong, task: int) -> Lifelong:
     """A network with this task alone, which answers bit for bit as it does in ``net`` and has the same digest.
 
     The weights that the task uses, its own and those it reuses, become the weights of the one task; all others are free
     for tasks to come. ``net`` stays as it is. ``metadata.from_task`` says which task it was, and of which stream.
     """
     if net.learning:
-        raise ConfigError("single_task: a task is being learnt; call it when learn has returned")
+        raise ConfigError("one_task: a task is being learnt; call it when learn has returned")
     net.check_task(task)
-    alone = Lifelong(
-        deepcopy(net.backbone), net.features, pattern=net.pattern, sharing=net.sharing, exclude=net.exclude
-    )
+    alone = net.blank_copy()
     for (old, _), (new, _) in zip(net.prunable(), alone.prunable(), strict=True):
         _take(old, new, task)
     alone.heads.append(deepcopy(net.heads[task - 1]))
+    alone.add_private(net.private_of(task))
     alone.learnt.append(net.learnt[task - 1])
     alone.metadata = deepcopy(net.metadata.of_task(task))
     alone.requires_grad_(False)
@@ -39,7 +38,7 @@ def _take(old: Partition, new: Partition, task: int) -> None:
     """Give task 1 of ``new`` exactly the weights that ``task`` uses in ``old``."""
     used = (old.owner & TASK_BITS == task) | unpack_bits(old.mask(task), old.shape)
     new.owner.copy_(used)
-    new.w_bar.copy_(torch.where(used, old.w_bar, 0))
+    old.compose(task, out=new.w_bar)
     new.init_std = old.init_std
     # Shares of tasks to come are rounded from here on; groups that are wholly owned are at most this share of them.
     new.spent = int(used.count_nonzero()) / max(1, used.numel())

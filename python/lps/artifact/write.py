@@ -4,70 +4,112 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 from safetensors.torch import save as to_safetensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from lps.artifact.atomic import write_atomically
+from lps.artifact.bits import to_planes
+from lps.artifact.layout import (
+    CHECKSUM,
+    DTYPES,
+    FORMAT,
+    METHOD,
+    PART,
+    VERSION,
+    Form,
+    HeadEntry,
+    Layer,
+    Made,
+    Manifest,
+    Names,
+    Part,
+    Stored,
+    TaskEntry,
+    dtype_name,
+    sha256,
+)
 from lps.errors import ConfigError
 from lps.models import Architecture
-from lps.partition import FREE, TASK_BITS, Partition
+from lps.partition import TASK_BITS, Partition
 from lps_kernels import __version__, pack_bits, unpack_bits
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
 
-FORMAT = "learn-prune-share"
-VERSION = 1
-CHECKSUM = "checksum"  # the tensor with the sha256 of everything else
-
-# What a common tensor may be; every reader of the format has to know these.
-DTYPES = (
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-)
-
 
 def save(net: Lifelong, path: Path) -> None:
     """Write all tasks of a network into one file, atomically: a failure leaves an existing file as it was."""
     _check(net)
-    manifest = _manifest(net)
     tensors = dict(_tensors(net))
-    sha256 = bytearray(checksum(manifest, tensors))
-    tensors[CHECKSUM] = torch.frombuffer(sha256, dtype=torch.uint8)
+    stored = {
+        name: Stored(dtype_name(tensor), list(tensor.shape), "raw", sha256(tensor)) for name, tensor in tensors.items()
+    }
+    text = to_text(describe(net, stored))
+    tensors[CHECKSUM] = checksum(text)
     # As bytes in memory and not straight to disk: Python's own writing tells a full disk from a missing directory.
-    write_atomically(path, to_safetensors(tensors, metadata={"manifest": manifest}))
+    write_atomically(path, to_safetensors(tensors, metadata={"manifest": text}))
 
 
-def checksum(manifest: str, tensors: Mapping[str, Tensor]) -> bytes:
-    """sha256 of the manifest and of every tensor in the order of their names."""
-    digest = hashlib.sha256(manifest.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"\n{name} {form(tensor)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.digest()
+def describe(net: Lifelong, stored: dict[str, Stored] | None = None) -> Manifest:
+    """All that a network is beside its tensors; ``stored`` are those of a file."""
+    common = [_form(name, tensor) for name, tensor in net.common_tensors()]
+    part = Part(
+        name=PART,
+        architecture=_architecture(net.backbone),
+        features=net.features,
+        pattern=net.pattern,
+        sharing=net.sharing,
+        exclude=list(net.exclude),
+        norms=net.norms,
+        layers=[_layer(partition) for partition, _ in net.prunable()],
+        common=common,
+        private=[tensor.name for tensor in common if tensor.name in net.private_names],
+    )
+    tasks = [
+        TaskEntry(task.name, task.classes, list(task.class_names), task.digest, PART, _head(head, part, task.classes))
+        for task, head in zip(net.learnt, net.heads, strict=False)  # a task in learning has a head already
+    ]
+    metadata = net.metadata.to_json()
+    return Manifest(FORMAT, VERSION, __version__, METHOD, [part], tasks, metadata, stored or {})
 
 
-def form(tensor: Tensor) -> str:
-    """Dtype and shape, as in ``float32 [2, 3]``."""
-    return f"{_dtype(tensor)} {list(tensor.shape)}"
+def to_text(manifest: Manifest) -> str:
+    """The manifest as JSON."""
+    try:
+        return json.dumps(msgspec.to_builtins(manifest), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"save: metadata: expected values that JSON can hold, got a problem: {error}") from None
 
 
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def checksum(text: str) -> Tensor:
+    """The tensor that goes with a manifest."""
+    return torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)
+
+
+def _architecture(backbone: nn.Module) -> Made | None:
+    known = getattr(backbone, "architecture", None)  # a user's own attribute of that name says nothing to us
+    return Made(known.name, known.arguments) if isinstance(known, Architecture) else None
+
+
+def _form(name: str, tensor: Tensor) -> Form:
+    return Form(dtype_name(tensor), list(tensor.shape), name)
+
+
+def _layer(partition: Partition) -> Layer:
+    dtype, shape = dtype_name(partition.w_bar), list(partition.shape)
+    return Layer(dtype, shape, partition.name, partition.spent, partition.init_std)
+
+
+def _head(head: nn.Module, part: Part, classes: int) -> HeadEntry:
+    plain = type(head) is nn.Linear and (head.out_features, head.in_features) == (classes, part.features)
+    tensors = [_form(name, tensor) for name, tensor in head.state_dict().items()]
+    return HeadEntry("linear" if plain else "custom", tensors)
 
 
 def _check(net: Lifelong) -> None:
@@ -82,64 +124,41 @@ def _check(net: Lifelong) -> None:
                 f"save: task {number} ({task.name}) is not as it was learnt, because its weights, statistics or dtype "
                 "were changed from outside; go back to the last saved file"
             )
-    for name, tensor in net.common_tensors():
+    for name, tensor in [*net.common_tensors(), *net.heads.state_dict(prefix="heads.").items()]:
         if tensor.dtype not in DTYPES:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-            raise ConfigError(f"save: {name}: expected one of {known}, got {_dtype(tensor)}")
-
-
-def _manifest(net: Lifelong) -> str:
-    known = getattr(net.backbone, "architecture", None)  # a user's own attribute of that name says nothing to us
-    architecture = {"name": known.name, "arguments": known.arguments} if isinstance(known, Architecture) else None
-    manifest = {
-        "format": FORMAT,
-        "version": VERSION,
-        "written_by": __version__,
-        "features": net.features,
-        "pattern": net.pattern,
-        "sharing": net.sharing,
-        "exclude": net.exclude,
-        "layers": [
-            {**_described(p.name, p.w_bar), "spent": p.spent, "init_std": p.init_std} for p, _ in net.prunable()
-        ],
-        "common": [_described(name, tensor) for name, tensor in net.common_tensors()],
-        "tasks": [{"name": task.name, "classes": task.classes, "digest": task.digest} for task in net.learnt],
-        "architecture": architecture,
-        "metadata": net.metadata.to_json(),
-    }
-    try:
-        return json.dumps(manifest, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"save: metadata: expected values that JSON can hold, got a problem: {error}") from None
-
-
-def _described(name: str, tensor: Tensor) -> dict[str, Any]:
-    return {"name": name, "shape": list(tensor.shape), "dtype": _dtype(tensor)}
+            raise ConfigError(f"save: {name}: expected one of {known}, got {dtype_name(tensor)}")
 
 
 def _tensors(net: Lifelong) -> Iterator[tuple[str, Tensor]]:
-    tasks = len(net.learnt)
+    """All tensors of the file but the checksum, on the CPU, in memory of their own."""
+    names = Names(PART)
     for partition, _ in net.prunable():
-        yield from _layer_tensors(partition, tasks)
+        yield from _layer_tensors(names, partition, len(net.learnt))
     # Copies, because safetensors refuses tensors that share memory, as a buffer and a view of it do.
     for name, tensor in net.common_tensors():
-        yield f"common/{name}", _copied(tensor)
+        if name not in net.private_names:
+            yield names.common(name), _copied(tensor)
     for task, head in enumerate(net.heads, 1):
-        for name, parameter in head.named_parameters():
-            yield f"head/{task}/{name}", _copied(parameter)
+        for name, tensor in net.private_of(task).items():
+            yield names.private(task, name), _copied(tensor)
+        for name, tensor in head.state_dict().items():
+            yield names.head(task, name), _copied(tensor)
 
 
-def _layer_tensors(partition: Partition, tasks: int) -> Iterator[tuple[str, Tensor]]:
+def _layer_tensors(names: Names, partition: Partition, tasks: int) -> Iterator[tuple[str, Tensor]]:
     """One layer of n weights; all its tensors are in the order of coordinates, rows first."""
-    name = partition.name
+    layer, w_bar = partition.name, partition.w_bar.cpu().flatten()
     owner = (partition.owner & TASK_BITS).cpu().flatten()
-    owned = owner != FREE
-    # ceil(log2(tasks + 1)) planes of one bit a weight.
-    yield f"owner/{name}", torch.stack([pack_bits((owner >> bit) & 1 != 0) for bit in range(tasks.bit_length())])
-    yield f"values/{name}", partition.w_bar.cpu().flatten()[owned]
-    for task in range(2, tasks + 1):
-        mask = unpack_bits(partition.mask(task).cpu(), owner.shape)
-        yield f"mask/{task}/{name}", pack_bits(mask[owned & (owner < task)])
+    yield names.owner(layer), to_planes(owner, tasks)
+    earlier = torch.zeros_like(owner, dtype=torch.bool)
+    for task in range(1, tasks + 1):
+        own = owner == task
+        yield names.values(task, layer), w_bar[own]
+        if task > 1:
+            mask = unpack_bits(partition.mask(task).cpu(), owner.shape)
+            yield names.mask(task, layer), pack_bits(mask[earlier])
+        earlier |= own
 
 
 def _copied(tensor: Tensor) -> Tensor:

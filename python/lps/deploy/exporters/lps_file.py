@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lps.artifact.one_task import single_task
+from lps.artifact.one_task import one_task
 from lps.deploy.exporters.base import Exporter
 from lps.lifelong import Lifelong
 
 
 def _write(net: Lifelong, task: int, output: Path) -> str:
-    single_task(net, task).save(output)  # which checks the digest
+    one_task(net, task).save(output)  # which checks the digest
     return "the digest is unchanged"
 
 

@@ -1,0 +1,81 @@
+"""What reading a file and loading a state_dict have in common: making tasks that the network does not know yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from lps.artifact.layout import METHOD, Manifest, Part, TaskEntry, compare, dtype_name, form, refuse
+from lps.partition import MAX_TASKS
+from lps.task import Head, Learnt
+
+if TYPE_CHECKING:
+    from lps.lifelong import Lifelong
+
+
+def only_part(manifest: Manifest) -> Part:
+    """The one network of the method lps, which all tasks belong to."""
+    if manifest.method != METHOD:
+        refuse(f"manifest.method: expected {METHOD}, got {manifest.method!r:.60}; update the package")
+    if len(manifest.tasks) > MAX_TASKS:
+        refuse(f"manifest.tasks: expected at most {MAX_TASKS}, got {len(manifest.tasks)}")
+    if len(manifest.parts) != 1:
+        refuse(f"manifest.parts: expected one for method {METHOD}, got {len(manifest.parts)}")
+    (part,) = manifest.parts
+    for index, task in enumerate(manifest.tasks):
+        if task.part != part.name:
+            refuse(f"manifest.tasks[{index}].part: expected {part.name}, got {task.part!r:.60}")
+        if len(task.class_names) not in (0, task.classes):
+            got = len(task.class_names)
+            refuse(f"manifest.tasks[{index}].class_names: expected none or {task.classes}, got {got}")
+    return part
+
+
+def check_fit(net: Lifelong, part: Part) -> None:
+    """Refuse a network with other layers, common or private tensors than the part, or in another order."""
+    layers = [(partition.name, weight) for partition, weight in net.prunable()]
+    common = list(net.common_tensors())
+    for what, entries, tensors in (("layer", part.layers, layers), ("common tensor", part.common, common)):
+        compare(what, {entry.name: str(entry) for entry in entries}, {name: form(tensor) for name, tensor in tensors})
+        _check_order(what, [entry.name for entry in entries], [name for name, _ in tensors])
+    _check_order("private tensor", part.private, [name for name, _ in common if name in net.private_names])
+
+
+def _check_order(what: str, names: Sequence[str], got: Sequence[str]) -> None:
+    if names != got:
+        wanted, found = (", ".join(some) or "none" for some in (names, got))
+        refuse(f"{what}s: expected {wanted}, in this order, got {found}")
+
+
+def make_head(
+    number: int, task: TaskEntry, features: int, like: Tensor, factory: Head | None, advice: str
+) -> nn.Module:
+    """A head of the right form, with any values, on the device and of the dtype of the weights."""
+    where = f"task {number} ({task.name}): head: "
+    forms = {tensor.name: str(tensor) for tensor in task.head.tensors}
+    if task.head.kind == "linear":
+        dtype, bias = dtype_name(like), "bias" in forms
+        linear = {"weight": f"{dtype} [{task.classes}, {features}]"}
+        if bias:
+            linear["bias"] = f"{dtype} [{task.classes}]"
+        compare("tensor", linear, forms, where)
+        # By way of the meta device, so that no values are drawn.
+        return nn.Linear(features, task.classes, bias, device="meta", dtype=like.dtype).to_empty(device=like.device)
+    if factory is None:
+        refuse(f"{where}it is not a Linear layer, so that it cannot be made from the file alone; {advice}")
+    head: nn.Module = factory(features, task.classes)
+    if not isinstance(head, nn.Module):
+        refuse(f"{where}expected the factory to make an nn.Module, got {type(head).__name__}")
+    head.to(like.device, like.dtype)
+    compare("tensor", forms, {name: form(tensor) for name, tensor in head.state_dict().items()}, where)
+    return head
+
+
+def add_learnt(net: Lifelong, tasks: Sequence[TaskEntry]) -> None:
+    """Make these tasks known to a network that has all their tensors; refuse tasks that are not as they were learnt."""
+    for number, task in enumerate(tasks, 1):
+        if net.digest(number) != task.digest:
+            refuse(f"task {number} ({task.name}) does not have the digest that was taken when it was learnt")
+    net.learnt.extend(Learnt(task.name, task.classes, task.digest, tuple(task.class_names)) for task in tasks)
