@@ -29,7 +29,7 @@ from lps_kernels._checks import (
 from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, declare
 from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, Draw, strided
 from lps_kernels.ops.bits import pack_reference, packed_size, unpack_reference
-from lps_kernels.owner import free_coordinates as free_coordinates  # noqa: PLC0414
+from lps_kernels.owner import free_coordinates
 
 # One rounding of the product and one of the sum, each half a unit in the last place (eps = 2^-23, 2^-52, 2^-7, 2^-10)
 # of its result, and the terms may cancel: the samples' terms are below 16, which the absolute part allows for.

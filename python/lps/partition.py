@@ -12,11 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from lps.errors import ConfigError
 from lps_kernels import View, pack_bits, task_weight
-from lps_kernels.owner import FREE as FREE  # noqa: PLC0414
-from lps_kernels.owner import MAX_TASKS as MAX_TASKS  # noqa: PLC0414
-from lps_kernels.owner import TASK_BITS as TASK_BITS  # noqa: PLC0414
-from lps_kernels.owner import free_coordinates
-from lps_kernels.owner import is_kept as is_kept  # noqa: PLC0414
+from lps_kernels.owner import TASK_BITS, free_coordinates, is_kept
 
 # Module types and those of their parameters that are a GEMM matrix.
 PRUNABLE: dict[type[nn.Module], tuple[str, ...]] = {

@@ -14,9 +14,9 @@ from lps.artifact.one_task import one_task
 from lps.errors import CapacityError, ConfigError
 from lps.metadata import Metadata, Origin, Source
 from lps.models import create
-from lps.partition import TASK_BITS
 
 from lps_kernels import unpack_bits
+from lps_kernels.owner import TASK_BITS
 from tests.command import ENVIRONMENT
 from tests.toy import QUICK, answers, inputs_of, toy_convnet, toy_net, toy_task
 

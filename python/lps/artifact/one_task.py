@@ -8,8 +8,9 @@ import torch
 
 from lps.errors import ConfigError
 from lps.lifelong import Lifelong
-from lps.partition import TASK_BITS, Partition
+from lps.partition import Partition
 from lps_kernels import pack_bits, unpack_bits
+from lps_kernels.owner import TASK_BITS
 
 
 @torch.no_grad()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from lps.artifact.layout import METHOD, Manifest, Part, TaskEntry, compare, dtype_name, form, refuse
-from lps.partition import MAX_TASKS
 from lps.task import Head, Learnt
+from lps_kernels.owner import MAX_TASKS
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong

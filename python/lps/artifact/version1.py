@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lps.artifact import layout
 from lps.artifact.bits import from_planes
-from lps.partition import FREE
+from lps_kernels.owner import FREE
 
 
 class OldTask(layout.Record):

@@ -36,8 +36,9 @@ from lps.artifact.layout import (
 )
 from lps.errors import ConfigError
 from lps.models import Architecture
-from lps.partition import TASK_BITS, Partition
+from lps.partition import Partition
 from lps_kernels import __version__, pack_bits, unpack_bits
+from lps_kernels.owner import TASK_BITS
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong

@@ -16,7 +16,7 @@ from lps.data.base import Examples, Raw, Stream
 from lps.data.benchmark import QUICK, Benchmark, Request
 from lps.data.files import read_npz
 from lps.data.permuted import PAPER, permuted_raw, permuted_stream
-from lps.partition import MAX_TASKS
+from lps_kernels.owner import MAX_TASKS
 
 
 def load() -> tuple[Examples, Examples]:

@@ -11,7 +11,7 @@ from lps.data.benchmark import QUICK, Benchmark, Request
 from lps.data.download import fetch
 from lps.data.files import PASS_OR_DOWNLOAD, check_labels, missing, read_idx
 from lps.data.permuted import PAPER, permuted_raw, permuted_stream
-from lps.partition import MAX_TASKS
+from lps_kernels.owner import MAX_TASKS
 
 PARTS = {"train": 60_000, "t10k": 10_000}
 

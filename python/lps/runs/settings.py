@@ -16,10 +16,10 @@ from lps.metadata import Source
 from lps.methods import METHODS
 from lps.methods.lps.config import PATTERNS, PER_TASK, SHARINGS, LPSConfig, TaskConfig
 from lps.options import TEXT, Text, convert, listed, one_line, option, read_yaml, shown
-from lps.partition import MAX_TASKS
+from lps.private import NORMS
+from lps_kernels.owner import MAX_TASKS
 
 PRESETS = ("quick", "paper")
-NORMS = ("frozen", "per-task")
 MOST_THREADS = 4096
 
 MOST_BYTES = 100_000  # of a settings file; one with all settings has about 1,000

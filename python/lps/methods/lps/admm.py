@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lps.methods.lps.plan import LayerPlan
 from lps.methods.lps.steppers import Weight
-from lps.partition import is_kept, parts
+from lps.partition import parts
 from lps_kernels import admm_update_
-from lps_kernels.ops.compose import free_coordinates
+from lps_kernels.owner import free_coordinates, is_kept
 
 
 def projection(weights: Sequence[Weight], plans: Sequence[LayerPlan], *, fresh: bool) -> None:

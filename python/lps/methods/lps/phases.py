@@ -16,10 +16,10 @@ from lps.methods.lps.config import TaskConfig
 from lps.methods.lps.plan import LayerPlan
 from lps.methods.lps.schedule import penalties
 from lps.methods.lps.steppers import ComposedStepper, FusedStepper, OptimizerFactory, Stepper, Weight
-from lps.partition import KEPT_BIT, TASK_BITS, Partition, is_kept, parts
+from lps.partition import Partition, parts
 from lps.task import Task, steps_per_epoch
 from lps_kernels import pack_bits, unpack_bits
-from lps_kernels.ops.compose import free_coordinates
+from lps_kernels.owner import KEPT_BIT, TASK_BITS, free_coordinates, is_kept
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from lps.errors import CapacityError, ConfigError
 from lps.methods.lps.config import TaskConfig, check_patterns, share_of
-from lps.partition import MAX_TASKS, check_dtype, count_groups
+from lps.partition import check_dtype, count_groups
 from lps_kernels import View, group_view
+from lps_kernels.owner import MAX_TASKS
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
