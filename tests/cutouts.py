@@ -103,7 +103,7 @@ def prune(net: Lifelong, name: str, *, rows: Sequence[int] = (), columns: Sequen
     partition = next(partition for partition, _ in net.prunable() if partition.name == f"{name}.weight")
     partition.w_bar[list(rows)] = 0
     partition.w_bar[:, list(columns)] = 0
-    net._switch.take(0)  # the backbone holds what it held before
+    net._switch.forget()  # the backbone holds what it held before
 
 
 def sizes(cutout: Cutout) -> dict[str, list[int]]:

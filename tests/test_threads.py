@@ -92,3 +92,18 @@ def test_a_copy_has_a_switch_of_its_own() -> None:
     twin = deepcopy(net)
     net.activate(1)
     assert (net.active, twin.active) == (1, 2)
+
+
+def test_a_call_that_comes_while_learning_begins_never_writes_into_the_backbone() -> None:
+    """Asked for just before, and let in just after, the learner has the backbone."""
+    net = toy_net()
+    for number in (1, 2):
+        net.learn(toy_task(number), QUICK)
+    net.activate(2)
+    with net.transaction() as draft:
+        weights = [weight.detach().clone() for _, weight in net.prunable()]
+        for call in (lambda: net._switch.enter(1, net._write), lambda: net._switch.change(1, net._write)):
+            with pytest.raises(ConfigError, match=f"expected {draft.number}, which is being learnt, got 1"):
+                call()
+        assert all(torch.equal(a, b) for a, (_, b) in zip(weights, net.prunable(), strict=True))
+    assert net.active == 2

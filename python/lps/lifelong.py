@@ -74,7 +74,6 @@ class Lifelong(nn.Module):
         self.learnt: list[Learnt] = []
         self.metadata = Metadata()  # goes into the file
         self._switch = Switch()
-        self._learning = False
 
     @property
     def active(self) -> int:
@@ -84,7 +83,7 @@ class Lifelong(nn.Module):
     @property
     def learning(self) -> bool:
         """Whether a task is being learnt."""
-        return self._learning
+        return self._switch.learning
 
     def check_modes(self) -> None:
         """Pattern and sharing may be set anew before each task: refuse what does not exist."""
@@ -125,7 +124,7 @@ class Lifelong(nn.Module):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def activate(self, task: int | None) -> None:
         """Write the weights of a task into the backbone, unless it holds them already."""
-        self._switch.take(self._number(task), self._write)
+        self._switch.change(self._number(task), self._write)
 
     def _number(self, task: int | None) -> int:
         """The task that is meant, checked; None is the one that ran or was learnt last."""
@@ -133,10 +132,7 @@ class Lifelong(nn.Module):
             raise ConfigError("Lifelong: task: expected at least one learnt task, got none; call learn first")
         if task is None:
             task = self.active or len(self.learnt)
-        if self._learning:
-            if task != self.active:
-                raise ConfigError(f"Lifelong: task: expected {self.active}, which is being learnt, got {task}")
-        else:
+        if not self.learning:
             self.check_task(task)
         return task
 
@@ -157,21 +153,18 @@ class Lifelong(nn.Module):
 
         Unless the draft is committed by the end of the block, the network is brought back to where it was before.
         """
-        if self._learning:
-            raise ConfigError(f"Lifelong: learn: task {self.active} is being learnt; wait until it is done")
-        active = self.active
-        draft = Draft(self)
-        self._learning = True
+        before = self._switch.begin_learning(len(self.learnt) + 1)
+        draft = None
         try:
-            self._switch.take(draft.number)
+            draft = Draft(self)
             yield draft
         finally:
-            if not draft.committed:
+            committed = draft is not None and draft.committed
+            if draft is not None and not committed:
                 draft.roll_back()
-            self._learning = False
-            self._switch.take(0)
-            if draft.committed or active:
-                self.activate(draft.number if draft.committed else active)
+            self._switch.end_learning()
+            if committed or before:
+                self.activate(len(self.learnt) if committed else before)
 
     @torch.no_grad()
     def serve(self, x: Tensor, tasks: Sequence[int] | Tensor) -> Tensor:
@@ -180,7 +173,7 @@ class Lifelong(nn.Module):
         Examples of one task run together; no weights are written, so the next call may ask for any other tasks at no
         cost. Where tasks have unlike numbers of classes, the missing ones are -inf.
         """
-        if self._learning:
+        if self.learning:
             raise ConfigError("Lifelong: task: a task per example is not available during learn()")
         rows = rows_by_task(validate_tasks(tasks, len(x)), x.device)
         for task in rows:
@@ -252,7 +245,7 @@ class Lifelong(nn.Module):
 
     def _freeze_norm_statistics(self) -> None:
         """Keep the statistics that learnt tasks depend on; a task that learns its own is left to update them."""
-        if self.learnt and not (self._learning and self.private_names):
+        if self.learnt and not (self.learning and self.private_names):
             for module in self.backbone.modules():
                 if isinstance(module, _NormBase):
                     module.eval()
@@ -295,14 +288,14 @@ class Lifelong(nn.Module):
         Called by ``load_state_dict``, of this module or of one that it is a part of, before the submodules load their
         tensors. The state is tried on a copy first. The weights that the backbone then holds belong to no known task.
         """
-        if self._learning:
+        if self.learning:
             raise ConfigError(f"Lifelong: load_state_dict: task {self.active} is being learnt; wait until it is done")
         if local_metadata.get("assign_to_params_buffers"):  # tied weights would come apart
             raise ConfigError("Lifelong: load_state_dict: expected assign=False, got True; leave it out")
         twin = self.blank_copy()
         own = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
         fill_from_state(twin, own, list(self.heads))
-        self._switch.take(0)
+        self._switch.forget()
         self.partitions, self.heads, self.private = twin.partitions, twin.heads, twin.private
         self.learnt, self.metadata, self.pattern, self.sharing = twin.learnt, twin.metadata, twin.pattern, twin.sharing
         if self.learnt:
@@ -363,7 +356,7 @@ class Lifelong(nn.Module):
         ``portable`` all are torch's own, for export. This network stays as it was. Where
         ``metadata.input_shape`` is known, more can be fused and the formats are chosen better.
         """
-        if self._learning:
+        if self.learning:
             raise ConfigError(f"Lifelong: extract: task {self.active} is being learnt; wait until it is done")
         self.check_task(task)
         if type(batch_size) is not int or batch_size < 1:

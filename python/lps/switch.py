@@ -6,15 +6,19 @@ from collections.abc import Callable
 from threading import Condition
 from typing import Any
 
+from lps.errors import ConfigError
+
 
 class Switch:
     """Lets several calls run on the weights of one task, and changes the task only while none does.
 
-    ``active`` is the task whose weights the backbone holds, 0 for none. ``write`` puts those of a task there.
+    ``active`` is the task whose weights the backbone holds, 0 for none; while ``learning``, it is the task in learning
+    and stays so. ``write`` puts the weights of a task into the backbone.
     """
 
     def __init__(self, active: int = 0) -> None:
         self.active = active
+        self.learning = False
         self._running = 0  # calls that use the weights of the active task now
         self._changed = Condition()
 
@@ -30,6 +34,7 @@ class Switch:
         """Put the weights of a task in place until :meth:`leave`; False if calls of another task run on theirs."""
         with self._changed:
             if self.active != task and self._running:
+                self._check(task)
                 return False
             self._change(task, write)
             self._running += 1
@@ -41,17 +46,43 @@ class Switch:
             self._running -= 1
             self._changed.notify_all()
 
-    def take(self, task: int, write: Callable[[int], None] | None = None) -> None:
-        """Go over to a task once no call runs; without ``write`` the weights are the caller's business."""
+    def change(self, task: int, write: Callable[[int], None]) -> None:
+        """Put the weights of a task in place once no call runs."""
         with self._changed:
-            while self._running:
-                self._changed.wait()
-            if write is None:
-                self.active = task
-            else:
-                self._change(task, write)
+            self._wait()
+            self._change(task, write)
+
+    def begin_learning(self, task: int) -> int:
+        """Hand the backbone over once no call runs; returns the task that was active."""
+        with self._changed:
+            self._wait()
+            if self.learning:
+                raise ConfigError(f"Lifelong: learn: task {self.active} is being learnt; wait until it is done")
+            before, self.active, self.learning = self.active, task, True
+            return before
+
+    def end_learning(self) -> None:
+        """Take the backbone back; what it holds belongs to no task."""
+        with self._changed:
+            self._wait()
+            self.active, self.learning = 0, False
+
+    def forget(self) -> None:
+        """The weights in the backbone were replaced from outside: they belong to no task."""
+        with self._changed:
+            self._wait()
+            self.active = 0
+
+    def _wait(self) -> None:
+        while self._running:
+            self._changed.wait()
+
+    def _check(self, task: int) -> None:
+        if self.learning and task != self.active:
+            raise ConfigError(f"Lifelong: task: expected {self.active}, which is being learnt, got {task}")
 
     def _change(self, task: int, write: Callable[[int], None]) -> None:
+        self._check(task)
         if self.active != task:
             self.active = 0  # until all layers are written
             write(task)

@@ -59,7 +59,7 @@ def test_the_comparison_sees_one_flipped_bit() -> None:
     for row, column in owned.tolist():  # one whose input and output are alive: most are
         bits = partition.w_bar.view(torch.int32)
         bits[row, column] ^= 1 << 20
-        damaged._switch.take(0)
+        damaged._switch.forget()
         assert damaged.digest(1) != net.learnt[0].digest
         if not same_bits(answers(damaged, tasks)[:1], before[:1]):
             break
