@@ -71,6 +71,14 @@ def test_a_wrong_accuracy_is_found(model: Path, tmp_path: Path, capsys: pytest.C
     assert len(table(shown.out)) == 2
 
 
+def test_bf16_is_shown_and_not_compared(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    far = changed(model, tmp_path / "far.lps", accuracy=[0.1, 0.1])
+    assert evaluation.main([far, "--precision", "bf16"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert all(row[1] == "10.00%" and float(row[2][:-1]) > 30 for row in table(shown.out))
+
+
 def test_other_test_data_is_found(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = load(model).metadata.stream
     assert source is not None

@@ -27,7 +27,9 @@ class AccuracyCheck:
         return round(abs(self.now - self.recorded) * self.examples) > max(1, self.examples // 1000)
 
 
-def check_accuracies(net: Lifelong, file: str, data_dir: str | None, download: bool) -> Iterator[AccuracyCheck]:
+def check_accuracies(
+    net: Lifelong, file: str, data_dir: str | None, download: bool, precision: str = "fp32"
+) -> Iterator[AccuracyCheck]:
     """Measure every task on the test data that the file names, one after another."""
     recorded = net.metadata.accuracy or []
     if len(recorded) != len(net.learnt):
@@ -35,7 +37,8 @@ def check_accuracies(net: Lifelong, file: str, data_dir: str | None, download: b
     tasks = _tasks(net, None if data_dir is None else Path(data_dir), download)
     for number, (task, before) in enumerate(zip(tasks, recorded, strict=True), start=1):
         examples = len(task.test)  # type: ignore[arg-type]
-        yield AccuracyCheck(task.name, before, net.accuracy(number, task.test), examples)
+        now = net.accuracy(number, task.test, precision=precision)
+        yield AccuracyCheck(task.name, before, now, examples)
 
 
 def _tasks(net: Lifelong, data_dir: Path | None, download: bool) -> list[Task]:

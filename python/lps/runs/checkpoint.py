@@ -29,7 +29,7 @@ VERSION = 1
 
 State = dict[str, Any]
 
-_DIGEST = "sha256"  # of everything else in the file: the last 32 bytes
+_DIGEST = "sha256"  # of everything else in the file
 
 
 class Checkpoint:
