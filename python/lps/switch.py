@@ -8,26 +8,26 @@ from typing import Any
 
 
 class Switch:
-    """Lets several calls run on the weights of one task, and changes the task only while none does.
+    """Several calls may run on the weights of one task; the task changes only while no call runs.
 
-    ``active`` is the task whose weights the backbone holds, 0 for none. ``write`` puts those of a task there.
+    ``active`` is the task whose weights the backbone holds, 0 for none. ``write(task)`` writes them into it.
     """
 
     def __init__(self, active: int = 0) -> None:
         self.active = active
-        self._running = 0  # calls that use the weights of the active task now
+        self._running = 0  # calls running on the weights of the active task
         self._changed = Condition()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Switch:
-        """A copy for a copied network, in which nothing runs."""
+        """The switch of a copied network, on which no call runs."""
         return Switch(self.active)
 
     def __reduce__(self) -> tuple[type[Switch], tuple[int]]:
-        """A lock cannot be pickled; the task can."""
+        """Pickle the active task; the lock cannot be pickled."""
         return Switch, (self.active,)
 
     def enter(self, task: int, write: Callable[[int], None]) -> bool:
-        """Put the weights of a task in place until :meth:`leave`; False if calls of another task run on theirs."""
+        """Write the weights of a task and hold them until :meth:`leave`; False if calls of another task are running."""
         with self._changed:
             if self.active != task and self._running:
                 return False
@@ -36,13 +36,13 @@ class Switch:
             return True
 
     def leave(self) -> None:
-        """A call that has entered is done."""
+        """End a call that has entered."""
         with self._changed:
             self._running -= 1
             self._changed.notify_all()
 
     def take(self, task: int, write: Callable[[int], None] | None = None) -> None:
-        """Go over to a task once no call runs; without ``write`` the weights are the caller's business."""
+        """Make a task active once no call runs; without ``write`` the caller writes the weights."""
         with self._changed:
             while self._running:
                 self._changed.wait()
