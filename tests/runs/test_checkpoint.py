@@ -245,7 +245,7 @@ def test_the_state_before_is_kept_until_the_next_is_known_to_be_whole(
 
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint_module, "write_atomically", half)
-        with pytest.raises(LPSError, match="reads otherwise than it was written"):
+        with pytest.raises(LPSError, match="does not read back as written"):
             checkpoint.save({"number": 3})
     assert Checkpoint(tmp_path).load() == {"number": 2}
     checkpoint.save({"number": 4})
