@@ -1,4 +1,4 @@
-"""Running the real commands in a process of their own."""
+"""Running the real commands in subprocesses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import lps_kernels
 
-# Wherever the packages were imported from, a process in another directory must find the same ones.
+# A subprocess in another directory must import the same packages as this process.
 _ROOTS = [str(Path(str(package.__file__)).resolve().parents[1]) for package in (lps, lps_kernels)]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(_ROOTS), "PYTHONUNBUFFERED": "1"}
 
@@ -36,7 +36,7 @@ def contents() -> dict[Path, bytes]:
 
 
 def refused(module: ModuleType, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The sentence of a command that refuses; checks that it is one and that no file appeared or changed."""
+    """The message of a command that fails; checks that it is one sentence and that no file appeared or changed."""
     before = contents()
     with pytest.raises(SystemExit) as stopped:
         sys.exit(module.main(list(arguments)))

@@ -1,4 +1,4 @@
-"""Lifelong networks that were never trained, with tasks whose weights have the patterns that training would leave."""
+"""Untrained Lifelong networks whose tasks have weights with the patterns that training would produce."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _flags(weight: Tensor, pattern: str, share: float, generator: torch.Generato
 
 
 def assert_same_answers(net: Lifelong, cutout: nn.Module, x: Tensor, task: int) -> None:
-    """The cut-out network answers as the whole one, which is none the worse for it."""
+    """The cut-out gives the logits of the whole network, and the whole network did not change."""
     with torch.no_grad():
         expected, found = net.eval()(x, task=task), cutout(x)
     tolerance = TOLERANCE if x.dtype == torch.float32 else TOLERANCE64
@@ -76,7 +76,7 @@ def assert_same_answers(net: Lifelong, cutout: nn.Module, x: Tensor, task: int) 
 
 @contextmanager
 def preferring(format: str) -> Iterator[None]:
-    """Let every layer have this format, whatever it costs."""
+    """Use this format for every layer, ignoring the cost model."""
     with patch("lps.deploy.extraction.formats.seconds", lambda candidate, work: float(candidate != format)):
         yield
 
@@ -88,7 +88,7 @@ def graph_of(cutout: Cutout) -> fx.Graph:
 
 
 def cut_every_way(net: Lifelong, task: int, x: Tensor) -> Cutout:
-    """Cut a task out in every format, whatever it costs, check all the answers and return the portable one."""
+    """Cut a task out in every format, ignoring the cost model; check all logits and return the portable cut-out."""
     for format in ("dense", "structured", "sparse"):
         with preferring(format):
             assert_same_answers(net, net.extract(task), x, task)
@@ -99,7 +99,7 @@ def cut_every_way(net: Lifelong, task: int, x: Tensor) -> Cutout:
 
 
 def prune(net: Lifelong, name: str, *, rows: Sequence[int] = (), columns: Sequence[int] = ()) -> None:
-    """Take filters, and weights on input channels, out of the layer of this name."""
+    """Zero filters, and weights on input channels, of the layer of this name."""
     partition = next(partition for partition, _ in net.prunable() if partition.name == f"{name}.weight")
     partition.w_bar[list(rows)] = 0
     partition.w_bar[:, list(columns)] = 0
@@ -112,5 +112,5 @@ def sizes(cutout: Cutout) -> dict[str, list[int]]:
 
 
 def classes_in(module: nn.Module) -> set[str]:
-    """Packages of all classes that a module consists of."""
+    """Packages of the classes of all submodules."""
     return {type(part).__module__ for part in module.modules()}

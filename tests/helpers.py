@@ -23,12 +23,12 @@ OPS = list(REGISTRY.values())
 
 
 def raw_cpu_dtypes(op: Op) -> tuple[torch.dtype, ...]:
-    """What the raw kernels of the CPU take: for products, 16-bit floats are widened before they get there."""
+    """Dtypes of the raw CPU kernels: for products, 16-bit floats are converted to fp32 before the call."""
     return STATE_FLOATS if op.sums == "products" else op.dtypes
 
 
 def each_op_where(wanted: Callable[[Op], bool]) -> pytest.MarkDecorator:
-    """Every op that is wanted."""
+    """Parametrize a test over the ops that satisfy the condition."""
     return pytest.mark.parametrize("op", [op for op in OPS if wanted(op)], ids=lambda op: op.name)
 
 
@@ -36,7 +36,7 @@ each_op = each_op_where(lambda op: True)
 
 
 def each_op_and_dtype(wanted: Callable[[Op, torch.dtype], bool]) -> pytest.MarkDecorator:
-    """Every op in every dtype that is wanted; samples are looped over inside the test, which is faster."""
+    """Parametrize a test over ops and dtypes; the test loops over samples itself, which is faster."""
     pairs = [(op, dtype) for op in OPS for dtype in op.dtypes if wanted(op, dtype)]
     return pytest.mark.parametrize(
         ("op", "dtype"), [pytest.param(*pair, id=f"{pair[0].name}-{str(pair[1])[6:]}") for pair in pairs]
@@ -86,7 +86,7 @@ def names_of(op: Op) -> list[str]:
 
 
 def counts_of(op: Op) -> list[int]:
-    """Where among its arguments an op that selects groups is told how many to keep; empty for every other op."""
+    """Indices of the arguments that say how many groups to keep; empty for ops that select none."""
     return [index for index, name in enumerate(names_of(op)) if name.startswith("keep")]
 
 
@@ -94,14 +94,14 @@ each_selecting_op = each_op_where(lambda op: bool(counts_of(op)))
 
 
 def results_of(op: Op, function: Callable[..., Any], args: Args) -> list[Tensor]:
-    """Call and collect every tensor that the op returns or writes."""
+    """Call the op; returns every tensor that it returns or writes."""
     returned = function(*args)
     written = [args[names_of(op).index(name)] for name in op.mutates]
     return tensors_in(returned) + tensors_in(written)
 
 
 class CorrectSqrt(TorchFunctionMode):
-    """Square roots by numpy: torch's vectorised one is a unit in the last place off for one fp64 number in seventy."""
+    """Square roots by numpy: torch's vectorised one is off by one ulp for one fp64 number in seventy."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.sqrt:
@@ -123,7 +123,7 @@ def same_bits(first: Tensor, second: Tensor) -> bool:
 
 
 def assert_same_bits(got: list[Tensor], want: list[Tensor], what: str) -> None:
-    """Every tensor has the bits that are wanted; says which does not and shows the first difference."""
+    """Every tensor has the expected bits; a failure names the tensor and shows its first difference."""
     assert len(got) == len(want), f"{what}: {len(got)} results, wanted {len(want)}"
     for index, (first, second) in enumerate(zip(got, want, strict=True)):
         if not same_bits(first, second):

@@ -1,4 +1,4 @@
-"""A build that cannot work says so in one sentence instead of a traceback."""
+"""A build that cannot work fails with one sentence instead of a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network around a backbone: what it prunes, how tasks are switched, where it can be used."""
+"""Lifelong around a backbone: prunable weights, switching tasks, compile, autocast and copies."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_tied_weight_is_one_partition() -> None:
     assert places["first.weight"] == (("first", "weight"), ("second", "weight"))
 
 
-def test_excluded_weights_are_learnt_with_task_1_and_then_rest() -> None:
+def test_excluded_weights_are_learnt_with_task_1_and_then_frozen() -> None:
     net = Lifelong(toy_mlp(), features=16, exclude=["0.*"])
     assert names(net) == ["4.weight"]
     excluded = net.backbone.get_parameter("0.weight")
@@ -186,7 +186,7 @@ def test_learns_with_a_compiled_backbone() -> None:
             net.learn(toy_task(number), QUICK)
     tasks = [toy_task(1), toy_task(2)]
     for a, b in zip(answers(plain, tasks), answers(compiled, tasks), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)  # a few dozen steps apart by rounding
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)  # a few dozen steps, which differ by rounding
 
 
 def test_autocast_to_learn_and_to_answer() -> None:

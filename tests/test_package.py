@@ -1,4 +1,4 @@
-"""Public names and the version: few, frozen, one."""
+"""Public names are few and frozen, and there is one version."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_public_names_of_lps_are_frozen() -> None:
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    """A command has to set how threads wait before torch is loaded, and it imports the package first."""
+    """Commands set how threads wait before torch is loaded, but import this package before that."""
     code = "import sys, lps, lps.environment; print([name for name in ('torch', 'numpy') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

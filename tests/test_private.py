@@ -1,4 +1,4 @@
-"""Norms per task: every task has biases and normalisation of its own, everywhere."""
+"""``norms="per-task"``: every task has its own biases and norms, also in files, exports and serving."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_is_private() -> None:
     assert attention == {"in_proj_bias", "out_proj.bias"}
 
 
-def test_no_task_changes_another_ones(net: Lifelong) -> None:
+def test_no_task_changes_those_of_another(net: Lifelong) -> None:
     again, kept = convnet("per-task"), []
     for number, task in enumerate(TASKS, start=1):
         again.learn(task, QUICK)
@@ -62,8 +62,8 @@ def test_frozen_norms_are_those_of_task_1() -> None:
     assert dict(net.tensors_of(2)).keys() == before.keys()
 
 
-def test_they_run_wherever_the_task_does(net: Lifelong, tmp_path: Path) -> None:
-    """From the file, alone, cut out, and with a task per example."""
+def test_private_norms_are_used_in_every_way_to_run_a_task(net: Lifelong, tmp_path: Path) -> None:
+    """From the file, from a file of one task, cut out, and with a task per example."""
     expected = answers(net, TASKS)
     net.save(tmp_path / "model.lps")
     loaded = load(tmp_path / "model.lps", toy_convnet())
@@ -79,7 +79,7 @@ def test_they_run_wherever_the_task_does(net: Lifelong, tmp_path: Path) -> None:
     torch.testing.assert_close(served, torch.cat([logits[:5] for logits in expected]), rtol=1e-4, atol=1e-4)
 
 
-def test_learning_on_from_the_file_is_learning_on(tmp_path: Path) -> None:
+def test_a_loaded_network_learns_the_next_task_as_the_original_does(tmp_path: Path) -> None:
     net = convnet("per-task")
     net.learn(TASKS[0], QUICK)
     net.save(tmp_path / "model.lps")

@@ -1,4 +1,4 @@
-"""Several threads on one network: every one gets the answers of the task that it asks for."""
+"""Several threads on one network: each gets the logits of its own task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THREADS, CALLS = 4, 300
 
 
 @pytest.mark.parametrize("norms", ["frozen", "per-task"])
-def test_no_thread_gets_anothers_answers(norms: str) -> None:
+def test_every_thread_gets_the_logits_of_its_task(norms: str) -> None:
     torch.manual_seed(0)
     net = Lifelong(toy_convnet(), 16, norms=norms)
     tasks = [toy_task(number, (3, 8, 8)) for number in (1, 2, 3)]

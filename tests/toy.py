@@ -10,7 +10,7 @@ QUICK = LPSConfig(alpha=0.2, beta=0.8, epochs=(1, 3, 1), batch_size=32, lr=1e-2)
 
 
 def toy_task(seed: int, shape: tuple[int, ...] = (12,), classes: int = 3, dtype: torch.dtype = torch.float32) -> Task:
-    """Gaussian clouds, one a class, in a space of this shape."""
+    """Gaussian clouds, one per class, in a space of this shape."""
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(classes, *shape, generator=generator)
 
@@ -48,7 +48,7 @@ def toy_net(*, pattern: str = "irregular", sharing: str = "elementwise", seed: i
 
 
 def inputs_of(task: Task) -> Tensor:
-    """The inputs that the task is judged by."""
+    """The test inputs of the task."""
     assert isinstance(task.test, Arrays)
     return task.test.inputs
 

@@ -144,7 +144,7 @@ def _cost_of_later_tasks(second: Lifelong, tenth: Lifelong) -> Iterator[Figure]:
 
 
 def _file_and_forgetting(net: Lifelong, answers: list[Tensor]) -> Iterator[Figure]:
-    """The ten tasks from one file: its size, and how many answer otherwise than when they were learnt."""
+    """The ten tasks from one file: its size, and how many tasks have other logits than when they were learnt."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "model.lps"
         net.save(path)
@@ -157,7 +157,7 @@ def _file_and_forgetting(net: Lifelong, answers: list[Tensor]) -> Iterator[Figur
     pairs = zip(answers, (_answer(loaded, task) for task in range(1, TASKS + 1)), strict=True)
     changed = sum(not torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in pairs)
     detail = "of 10, bit by bit, from the file after all were learnt"
-    yield Figure("tasks that answer otherwise than when learnt", changed, "", "<=", 0, detail)
+    yield Figure("tasks whose logits differ from when they were learnt", changed, "", "<=", 0, detail)
 
 
 def _memory() -> Iterator[Figure]:

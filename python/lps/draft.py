@@ -1,4 +1,4 @@
-"""A task in the making: what a network needs to take it in as a whole, or to get back to where it was before it."""
+"""A task being learnt: how a network commits it as a whole or rolls back to its state before it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Draft:
     """One more task of a network, not yet committed; made by :meth:`lps.Lifelong.transaction`.
 
-    ``number`` is the task's, counted from 1; ``committed`` says whether the network has taken it in.
+    ``number`` is the task's number, counted from 1; ``committed`` says whether the task is now part of the network.
     """
 
     def __init__(self, net: Lifelong) -> None:
@@ -29,28 +29,28 @@ class Draft:
         self._common = [(name, tensor, tensor.detach().clone()) for name, tensor in net.common_tensors()]
         self._trainable = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
         if self.number == 1:
-            # Before task 1 is committed nothing needs w_bar: it keeps the backbone's own weights for the way back.
+            # Nothing reads w_bar before task 1 is committed: it holds the backbone's own weights for roll_back().
             for partition, weight in net.prunable():
                 partition.w_bar.copy_(weight.detach())
         self._partitions = [partition.state() for partition, _ in net.prunable()]
 
     def add_head(self, head: nn.Module) -> None:
-        """The head of the task."""
+        """Set the head of the task."""
         self._net.heads.append(head)
 
     @torch.no_grad()
     def restore_frozen(self) -> None:
-        """Put back what this task may not change: common tensors, if it is not the first, except its private ones.
+        """Restore tensors that are frozen for this task: from task 2 on, all common tensors except private ones.
 
-        Normalisation layers are kept from updating frozen statistics; a module of the user's might do so.
+        torch's normalisation layers do not update frozen statistics, but a user's module may change its buffers.
         """
         if self.number > 1:
             self._restore(lambda name: name not in self._net.private_names)
 
     def commit(self, task: Task, values: Sequence[Tensor], spent: Sequence[float], input_shape: Sequence[int]) -> None:
-        """Make what was learnt permanent: ``values`` are the trained tensors ``v``, one per prunable weight.
+        """Make the task part of the network; ``values`` are the trained tensors ``v``, one per prunable weight.
 
-        Appending to ``learnt`` is the commit point: whatever fails before it is undone.
+        Appending to ``learnt`` is the commit point: a failure before it is rolled back.
         """
         net = self._net
         with torch.no_grad():
@@ -61,13 +61,13 @@ class Draft:
             parameter.requires_grad_(False)
             parameter.grad = None
         net.add_private({name: tensor for name, tensor in net.common_tensors() if name in net.private_names})
-        if self.number == 1:  # for those who use the file without the data, as lps.export and lps.infer do
+        if self.number == 1:  # lps.export and lps.infer need it without the data
             net.metadata.input_shape = list(input_shape)
         net.learnt.append(Learnt(task.name, task.classes, net.digest(self.number), tuple(task.class_names)))
         self.committed = True
 
     def roll_back(self) -> None:
-        """Bring the network back to where it was, except for which task is active."""
+        """Restore the network's state before the task, except which task is active."""
         net, learnt = self._net, self.number - 1
         with torch.no_grad():
             self._restore(lambda _: True)
@@ -84,7 +84,7 @@ class Draft:
             parameter.grad = None
 
     def _restore(self, wanted: Callable[[str], bool]) -> None:
-        """Put values back, and buffers that a module replaced by others."""
+        """Restore values, and buffers that a module replaced by new tensors."""
         for name, tensor, values in self._common:
             if not wanted(name):
                 continue

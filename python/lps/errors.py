@@ -1,4 +1,4 @@
-"""What can go wrong in a way that the user can put right: each error is one sentence."""
+"""Errors that the user can fix; the message of each is one sentence."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class CapacityError(LPSError, ValueError):
 
 
 class DataError(LPSError, ValueError):
-    """A data file or a data set that is not what it should be."""
+    """A data file or data set with the wrong contents."""
 
 
 class DivergedError(LPSError, ArithmeticError):
-    """The loss of a task became infinite or NaN; the tasks learnt before it are as they were."""
+    """The loss of a task became infinite or NaN; earlier tasks are unchanged."""
 
 
 class FileFormatError(LPSError, ValueError):
-    """A file that is not a whole and unchanged model.lps."""
+    """A file that is not a complete, undamaged model.lps or state."""
 
 
 class StoppedError(LPSError):
-    """Learning was asked to stop; where a checkpoint is kept, the state of the task is saved."""
+    """Learning was asked to stop; with a checkpoint, the state of the task is saved."""

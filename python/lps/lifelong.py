@@ -34,13 +34,13 @@ from lps_kernels.cutout import Cutout
 
 
 class Lifelong(nn.Module):
-    """A backbone whose weights are shared out among tasks, with a head per task.
+    """A backbone whose weights are split among tasks, with a head per task.
 
-    ``backbone`` maps a batch to ``features`` numbers an example. Its prunable weights (those of Linear, Conv1d/2d/3d
-    and attention projections that no shell pattern in ``exclude`` matches) are split among the tasks; all its other
-    parameters and its buffers are learnt with task 1 and frozen after it. With ``norms="per-task"`` biases and
-    normalisation layers are an exception: every task learns its own copy of them. The backbone's code is left alone: a
-    task runs by writing its weights into the backbone's own parameters.
+    ``backbone`` maps a batch to ``features`` numbers per example. Its prunable weights (Linear, Conv1d/2d/3d and
+    attention projections, except the names that a shell pattern in ``exclude`` matches) are split among the tasks; all
+    its other parameters and its buffers are learnt with task 1 and frozen after it. With ``norms="per-task"`` biases
+    and normalisation layers are not frozen: every task learns its own copy of them. The backbone's code is not changed:
+    a task runs by writing its weights into the backbone's own parameters.
 
     Several threads may call a network in eval mode at once, with any tasks.
     """
@@ -64,15 +64,15 @@ class Lifelong(nn.Module):
         self.sharing = sharing
         self.exclude = tuple(exclude)
         self.norms = norms
-        self.check_modes()
+        self.check_settings()
         self.partitions = nn.ModuleList(find_partitions(backbone, exclude))
         if not len(self.partitions):
             raise ConfigError("Lifelong: backbone: expected a Linear, Conv or attention layer to prune, got none")
         self.private_names = find_private(backbone) if norms == "per-task" else frozenset()
         self.heads = nn.ModuleList()
-        self.private = nn.ModuleList()  # of each task, its PrivateTensors
+        self.private = nn.ModuleList()  # one PrivateTensors per task
         self.learnt: list[Learnt] = []
-        self.metadata = Metadata()  # goes into the file
+        self.metadata = Metadata()  # saved in the file
         self._switch = Switch()
 
     @property
@@ -85,22 +85,26 @@ class Lifelong(nn.Module):
         """Whether a task is being learnt."""
         return self._switch.learning
 
-    def check_modes(self) -> None:
-        """Pattern and sharing may be set anew before each task: refuse what does not exist."""
-        modes = (("pattern", self.pattern, PATTERNS), ("sharing", self.sharing, SHARINGS), ("norms", self.norms, NORMS))
-        for name, value, choices in modes:
+    def check_settings(self) -> None:
+        """Refuse an unknown pattern, sharing or norms; the first two may be set anew before each task."""
+        settings = (
+            ("pattern", self.pattern, PATTERNS),
+            ("sharing", self.sharing, SHARINGS),
+            ("norms", self.norms, NORMS),
+        )
+        for name, value, choices in settings:
             if value not in choices:
                 raise ConfigError(f"Lifelong: {name}: expected one of {', '.join(choices)}, got {value}")
 
     def forward(self, x: Tensor, task: int | Sequence[int] | Tensor | None = None) -> Tensor:
-        """Logits of a task, counted from 1; without one, of the task that ran or was learnt last.
+        """Logits of a task, counted from 1; without ``task``, of the task that ran or was learnt last.
 
-        A task for each example (a list, or a tensor of whole numbers) is for serving: see :meth:`serve`.
+        A task per example (a list, or a tensor of whole numbers) goes to :meth:`serve`.
         """
         if not (task is None or isinstance(task, int)):
             return self.serve(x, task)
         logits: Tensor
-        if torch.compiler.is_compiling():  # locks are not for graphs: a compiled network is for one thread
+        if torch.compiler.is_compiling():  # a graph cannot hold locks: a compiled network is for one thread
             self.activate(task)
             logits = self._classify(self.backbone(x), None)
         else:
@@ -109,9 +113,9 @@ class Lifelong(nn.Module):
         return logits
 
     def _features(self, x: Tensor, task: int) -> Tensor:
-        """What the backbone gives for a task; while other threads run another one, from weights composed for this call.
+        """The backbone's output for a task.
 
-        The bits are the same either way.
+        While other threads run another task, this call composes its own weights; the result has the same bits.
         """
         if not self._switch.enter(task, self._write):
             return run_exact(self.backbone, x, ServedTask(self.prunable(), task, self._replaced(task), exact=True))
@@ -127,7 +131,7 @@ class Lifelong(nn.Module):
         self._switch.change(self._number(task), self._write)
 
     def _number(self, task: int | None) -> int:
-        """The task that is meant, checked; None is the one that ran or was learnt last."""
+        """The checked number of a task; for None, of the task that ran or was learnt last."""
         if not self.heads:
             raise ConfigError("Lifelong: task: expected at least one learnt task, got none; call learn first")
         if task is None:
@@ -149,9 +153,9 @@ class Lifelong(nn.Module):
 
     @contextmanager
     def transaction(self) -> Iterator[Draft]:
-        """Room to learn one more task: inside, the backbone is the draft's to train, and its task is active.
+        """A block that adds one task: inside it the backbone may be trained, and the draft's task is active.
 
-        Unless the draft is committed by the end of the block, the network is brought back to where it was before.
+        Unless the draft is committed by the end of the block, the network is restored to its state before the block.
         """
         before = self._switch.begin_learning(len(self.learnt) + 1)
         draft = None
@@ -168,10 +172,10 @@ class Lifelong(nn.Module):
 
     @torch.no_grad()
     def serve(self, x: Tensor, tasks: Sequence[int] | Tensor) -> Tensor:
-        """Logits of every example under a task of its own, from the one copy of the weights.
+        """Logits with one task per example, from the one copy of the weights.
 
-        Examples of one task run together; no weights are written, so the next call may ask for any other tasks at no
-        cost. Where tasks have unlike numbers of classes, the missing ones are -inf.
+        Examples of one task run as one batch. No weights are written, so changing tasks between calls costs nothing.
+        Where tasks differ in their number of classes, logits of missing classes are -inf.
         """
         if self.learning:
             raise ConfigError("Lifelong: task: a task per example is not available during learn()")
@@ -186,7 +190,7 @@ class Lifelong(nn.Module):
         return scatter_logits(logits, list(rows.values())) if rows else x.new_empty((0, 0))
 
     def _replaced(self, task: int) -> dict[int, Tensor]:
-        """The private tensors of a task, by the identity of the backbone's tensors that they stand for."""
+        """The private tensors of a task, by the id() of the backbone's tensors that they replace."""
         if not self.private_names:
             return {}
         values = self.private_of(task)
@@ -194,7 +198,7 @@ class Lifelong(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _classify(self, features: Tensor, task: int | None) -> Tensor:
-        """The head of a task, or of the active one; not compiled, so that a new task compiles nothing anew."""
+        """Logits from the head of a task, by default the active one; never compiled, as it changes per task."""
         logits: Tensor = self.heads[(task or self.active) - 1](features)
         return logits
 
@@ -204,16 +208,16 @@ class Lifelong(nn.Module):
             raise ConfigError(f"Lifelong: task: expected 1 to {len(self.learnt)}, got {task}")
 
     def prunable(self) -> Iterator[tuple[Partition, nn.Parameter]]:
-        """Every partition with the backbone's parameter that it governs."""
+        """Every partition with the backbone's parameter that it splits."""
         for partition in self.partitions:
             assert isinstance(partition, Partition)
             yield partition, self.backbone.get_parameter(partition.name)
 
     def common_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Parameters that no task owns, and buffers: learnt with task 1 and frozen after it, or private."""
-        shared_out = {id(weight) for _, weight in self.prunable()}
+        split = {id(weight) for _, weight in self.prunable()}
         for name, parameter in self.backbone.named_parameters():
-            if id(parameter) not in shared_out:
+            if id(parameter) not in split:
                 yield name, parameter
         yield from self.backbone.named_buffers()
 
@@ -224,7 +228,7 @@ class Lifelong(nn.Module):
             yield name, values.get(name, tensor)
 
     def private_of(self, task: int) -> dict[str, Tensor]:
-        """A learnt task's own copies of the private tensors, by the names that they have in the backbone."""
+        """A learnt task's copies of the private tensors, by their names in the backbone."""
         private = self.private[task - 1]
         assert isinstance(private, PrivateTensors)
         return private.tensors()
@@ -238,13 +242,13 @@ class Lifelong(nn.Module):
         return [tensor for _, tensor in self.common_tensors() if isinstance(tensor, nn.Parameter)]
 
     def train(self, mode: bool = True) -> Lifelong:
-        """As for any module, but statistics of normalisation layers stay as they were learnt."""
+        """As for any module, but normalisation layers with frozen statistics stay in eval mode."""
         super().train(mode)
         self._freeze_norm_statistics()
         return self
 
     def _freeze_norm_statistics(self) -> None:
-        """Keep the statistics that learnt tasks depend on; a task that learns its own is left to update them."""
+        """Put norms that learnt tasks depend on into eval mode; private norms of a task being learnt keep training."""
         if self.learnt and not (self.learning and self.private_names):
             for module in self.backbone.modules():
                 if isinstance(module, _NormBase):
@@ -252,7 +256,7 @@ class Lifelong(nn.Module):
 
     @contextmanager
     def keep_modes(self) -> Iterator[None]:
-        """Give every submodule the mode back that it has now, except norms that were frozen meanwhile."""
+        """Restore the train or eval mode of every submodule afterwards, except of norms frozen inside the block."""
         modes = [(module, module.training) for module in self.modules()]
         try:
             yield
@@ -316,9 +320,10 @@ class Lifelong(nn.Module):
     ) -> TaskReport:
         """Learn the next task; if that fails for any reason the network stays as it was.
 
-        ``optimizer`` makes another optimiser than Adam from the parameters it is given; their weights then go through
-        the differentiable composition instead of the fused step. ``listener`` is told of every step and epoch.
-        ``checkpoint`` keeps the state of the task in a directory: if it holds one of this task, learning goes on there.
+        ``optimizer`` makes an optimiser, instead of Adam, from the parameters it is given; the weights then go through
+        the differentiable composition instead of the fused step. ``listener`` is called at every step and epoch.
+        ``checkpoint`` keeps the state of the task in a directory; if that holds a state of this task, learning resumes
+        from it.
         """
         return LPS(self, config or LPSConfig(), optimizer).learn(task, listener=listener, checkpoint=checkpoint)
 
@@ -332,7 +337,7 @@ class Lifelong(nn.Module):
         precision: str = "fp32",
         loader: Mapping[str, Any] | None = None,
     ) -> float:
-        """Share of examples that the task classifies rightly, in eval mode; with several labels per example, of labels.
+        """Share of correctly classified examples, in eval mode; of correct labels where an example has several.
 
         ``precision="bf16"`` runs under autocast. ``loader`` holds options for the DataLoader, as in a task.
         """
@@ -349,10 +354,10 @@ class Lifelong(nn.Module):
         return right / total if total else float("nan")
 
     def extract(self, task: int, *, batch_size: int = 128, portable: bool = False) -> Cutout:
-        """Cut one task out: a plain module that maps inputs to its logits, smaller than this network and faster.
+        """Cut one task out: a plain module that maps inputs to its logits, smaller and faster than this network.
 
-        It needs ``lps_kernels`` and torch, and answers as this network does up to rounding: normalisations are folded
-        and sums run in another order. Layers get the format that is expected to be fastest at ``batch_size``; with
+        It needs ``lps_kernels`` and torch, and gives the same logits up to rounding: normalisations are folded and
+        sums run in another order. Layers get the format that is expected to be fastest at ``batch_size``; with
         ``portable`` all are torch's own, for export. This network stays as it was. Where
         ``metadata.input_shape`` is known, more can be fused and the formats are chosen better.
         """

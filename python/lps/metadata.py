@@ -1,4 +1,4 @@
-"""What a network knows about itself beside its weights; it goes into the file as JSON."""
+"""Facts about a network beside its weights, stored in the file as JSON."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Accuracy = Annotated[float, Meta(ge=0, le=1)]
 
 @dataclass(frozen=True)
 class Source:
-    """The benchmark that the tasks come from, with all that determines its data.
+    """The benchmark that the tasks come from, with everything that determines its data.
 
-    ``seed`` is the seed of the stream (permutations, class order, held-out examples), ``options`` are the benchmark's
-    own, as in ``{"window": 256}``.
+    ``seed`` is the seed of the stream (permutations, class order, held-out examples), ``options`` are
+    specific to the benchmark, as in ``{"window": 256}``.
     """
 
     benchmark: str
@@ -31,7 +31,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Origin:
-    """Which task, counted from 1, of which stream a network of a single task was; None for an unknown stream."""
+    """For a network cut down to one task: that task's number in the stream it was learnt in; None if unknown."""
 
     task: Count
     stream: Source | None = None
@@ -39,7 +39,7 @@ class Origin:
 
 @dataclass
 class Metadata:
-    """Facts about a network, for whoever uses its file without the data.
+    """Facts about a network that users of its file need without the data.
 
     ``input_shape`` is that of one example; ``accuracy`` holds the test accuracy of every task of ``stream`` when the
     file was written; ``user`` is free for anything that JSON can hold.
@@ -52,7 +52,7 @@ class Metadata:
     user: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The metadata as plain values; what is unknown is left out."""
+        """The metadata as plain values, without unknown fields."""
         try:
             plain: dict[str, Any] = msgspec.to_builtins(self)
             msgspec.convert(plain, type(self))
@@ -64,7 +64,7 @@ class Metadata:
 
     @classmethod
     def from_json(cls, values: object) -> Metadata:
-        """Metadata from what :meth:`to_json` gave, checked once and for all."""
+        """Metadata from the values that :meth:`to_json` returned, checked."""
         try:
             return msgspec.convert(values, cls)
         except msgspec.ValidationError as error:
@@ -75,7 +75,7 @@ class Metadata:
         return replace(self, stream=None, accuracy=None, from_task=self.origin(task))
 
     def origin(self, task: int) -> Origin:
-        """Which task of which stream this one was when it was learnt."""
+        """The stream that this task was learnt in, and its number there."""
         if task == 1 and self.from_task is not None:
             return self.from_task
         known = self.stream if self.stream is not None and task <= self.stream.tasks else None

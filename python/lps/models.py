@@ -1,4 +1,4 @@
-"""The paper's three networks as feature extractors without a head, and a registry that rebuilds a network by name.
+"""The paper's three networks as feature extractors without heads, and a registry that rebuilds a network by name.
 
 A file names its network and the arguments it was made with; :func:`create` makes it again, so that no code has to be
 stored in the file.
@@ -21,10 +21,10 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class Architecture:
-    """How to make a network again: ``create(name, **arguments)``, and how many features it gives."""
+    """How to rebuild a network, ``create(name, **arguments)``, and how many features it has."""
 
     name: str
-    arguments: dict[str, Any]  # all of them, defaults too, as JSON gives them back (lists, not tuples)
+    arguments: dict[str, Any]  # including defaults, as JSON returns them (lists, not tuples)
     features: int
 
 
@@ -32,9 +32,9 @@ _BUILDERS: dict[str, Callable[..., nn.Module]] = {}
 
 
 def register(name: str) -> Callable[[Callable[P, tuple[nn.Module, int]]], Callable[P, nn.Module]]:
-    """Make a builder known by name, so that a saved file can ask for its network.
+    """Register a builder under a name that saved files refer to.
 
-    The builder returns the network and the number of its features; its arguments must be ones that JSON can hold. The
+    The builder returns the network and the number of its features; its arguments must be values that JSON can hold. The
     decorated function returns the network alone, with an attribute ``architecture``.
     """
 
@@ -102,7 +102,7 @@ def mlp(inputs: int = 784, hidden: Sequence[int] = (2000, 2000), dropout: float 
 def cifar_net(dropout: Sequence[float] = (0.25, 0.25, 0.5)) -> tuple[nn.Module, int]:
     """Keras' CIFAR-10 network for 3x32x32 images: two pairs of 3x3 convolutions; 884,576 prunable weights.
 
-    ``dropout`` is for the end of the first pair, of the second pair and of the fully connected layer.
+    ``dropout`` has three shares: after the first pair, after the second pair and after the fully connected layer.
     """
     if not isinstance(dropout, list | tuple) or len(dropout) != 3:
         raise ConfigError(f"network 'cifar-net': dropout: expected a list of three shares, got {dropout!r}")

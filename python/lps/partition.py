@@ -14,7 +14,7 @@ from lps.errors import ConfigError
 from lps_kernels import View, pack_bits, task_weight
 from lps_kernels.owner import TASK_BITS, free_coordinates, is_kept
 
-# Module types and those of their parameters that are a GEMM matrix.
+# Module types, each with the names of its parameters that are GEMM matrices.
 PRUNABLE: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Linear: ("weight",),
     nn.Conv1d: ("weight",),
@@ -23,7 +23,7 @@ PRUNABLE: dict[type[nn.Module], tuple[str, ...]] = {
     nn.MultiheadAttention: ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
 }
 
-# Elementwise work on a weight goes by parts of this many coordinates, so that its temporaries stay small.
+# Elementwise work on a weight is done in parts of this many coordinates, so that its temporaries stay small.
 PART = 1 << 20
 
 
@@ -33,7 +33,7 @@ def parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 class PartitionState(NamedTuple):
-    """A partition before a task: references, not copies."""
+    """The state of a partition before a task: references, not copies."""
 
     w_bar: Tensor
     owner: Tensor
@@ -42,10 +42,10 @@ class PartitionState(NamedTuple):
 
 
 class Partition(nn.Module):
-    """Who owns each coordinate of one weight, the committed values and each task's mask.
+    """Which task owns each coordinate of one weight, the committed values and the mask of each task.
 
-    ``w_bar`` holds the weights of all committed tasks and 0 where free; the mask of task t, one bit a coordinate, says
-    which weights of tasks 1 to t - 1 it reuses.
+    ``w_bar`` holds the weights of all committed tasks and 0 where free; the mask of task t, one bit per coordinate,
+    says which weights of tasks 1 to t - 1 it reuses.
     """
 
     owner: Tensor
@@ -56,7 +56,7 @@ class Partition(nn.Module):
         self.name = name
         self.places = tuple(places)  # (module, attribute) wherever the weight is used: more than one if it is tied
         self.spent = 0.0  # sum of the tasks' alpha, for cumulative rounding
-        # Fresh weights are drawn with the spread that the backbone's own initialisation chose.
+        # Fresh weights are drawn with the standard deviation of the backbone's own initialisation.
         self.init_std = float(weight.detach().double().std(correction=0)) if weight.numel() else 0.0
         self.tasks = 0
         self.register_buffer("owner", torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device))
@@ -73,7 +73,7 @@ class Partition(nn.Module):
         return self.get_buffer(f"mask{task}")
 
     def add_task(self, mask: Tensor) -> None:
-        """Append a task with this packed mask; its own weights are those that ``owner`` gives it."""
+        """Append a task with this packed mask; ``owner`` already says which weights it owns."""
         self.tasks += 1
         self.register_buffer(f"mask{self.tasks}", mask)
 
@@ -89,14 +89,14 @@ class Partition(nn.Module):
             out.copy_(task_weight(self.w_bar, self.owner, self.mask(task), task))
 
     def fresh_weights(self) -> Tensor:
-        """New values for all coordinates, with the spread the weight had at first."""
+        """New values for all coordinates, with the standard deviation of the weight's initialisation."""
         bound = 3**0.5 * self.init_std  # a uniform distribution on (-b, b) has the standard deviation b / sqrt(3)
         return torch.empty_like(self.w_bar).uniform_(-bound, bound)
 
     def commit(self, v: Tensor) -> None:
-        """Give the next task the free coordinates that are kept, with their values, and the mask of owned ones.
+        """Add a task: it owns the kept free coordinates, with their values, and its mask is the kept owned ones.
 
-        The new tensors take the place of the old ones, which stay as they were: :meth:`go_back` needs them.
+        The old tensors are replaced, not changed: :meth:`go_back` needs them.
         """
         mask = pack_bits(is_kept(self.owner) & ~self.free())
         new_w_bar, new_owner = torch.empty_like(self.w_bar), torch.empty_like(self.owner)
@@ -113,7 +113,7 @@ class Partition(nn.Module):
         return PartitionState(self.w_bar, self.owner, self.tasks, self.spent)
 
     def go_back(self, state: PartitionState) -> None:
-        """Undo a commit, whole or half done, and forget the latest projection."""
+        """Undo a complete or interrupted commit, and clear the ``kept`` bits of the latest projection."""
         for task in range(state.tasks + 1, self.tasks + 2):  # an interrupted commit may not have counted its mask
             self._buffers.pop(f"mask{task}", None)
         self.w_bar, self.owner, self.tasks, self.spent = state.w_bar, state.owner, state.tasks, state.spent
@@ -125,12 +125,12 @@ class Partition(nn.Module):
 
 
 def groups_with(members: Tensor, view: View) -> Tensor:
-    """True for each group that has a coordinate that is true."""
+    """True for each group with at least one true coordinate."""
     return members.reshape(view).any(dim=2).any(dim=0)
 
 
 def count_groups(members: Tensor, view: View) -> int:
-    """How many groups have a coordinate that is true."""
+    """How many groups have at least one true coordinate."""
     return int(groups_with(members, view).sum())
 
 

@@ -1,4 +1,4 @@
-"""Tensors of a backbone that every task has a copy of its own of: those of normalisation layers, and biases."""
+"""Private tensors, of which every task has its own copy: biases, and the tensors of normalisation layers."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from torch.nn.modules.batchnorm import _NormBase
 
 NORMS = ("frozen", "per-task")
 
-_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_NORM_LAYERS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def find_private(backbone: nn.Module) -> frozenset[str]:
     """The names of the backbone's private tensors: parameters and buffers of normalisation layers, and biases."""
     private = {id(parameter) for name, parameter in backbone.named_parameters() if name.endswith("bias")}
     for module in backbone.modules():
-        if isinstance(module, _NORMS):
+        if isinstance(module, _NORM_LAYERS):
             private |= {id(tensor) for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))}
     tensors = [*backbone.named_parameters(), *backbone.named_buffers()]
     return frozenset(name for name, tensor in tensors if id(tensor) in private)
 
 
 class PrivateTensors(nn.Module):
-    """One task's copies; names as the backbone has them, dots and all."""
+    """One task's copies, by their dotted names in the backbone."""
 
     def __init__(self, values: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.names = tuple(values)
-        for index, tensor in enumerate(values.values()):  # a buffer's name may hold no dot
+        for index, tensor in enumerate(values.values()):  # a buffer's name must not contain dots
             copied = tensor.detach().clone(memory_format=torch.contiguous_format)
             self.register_buffer(f"tensor{index}", copied)
 

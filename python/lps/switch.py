@@ -10,7 +10,7 @@ from lps.errors import ConfigError
 
 
 class Switch:
-    """Lets several calls run on the weights of one task, and changes the task only while none does.
+    """Several calls may run on the weights of one task; the task changes only while no call runs.
 
     ``active`` is the task whose weights the backbone holds, 0 for none; while ``learning``, it is the task in learning
     and stays so. ``write`` puts the weights of a task into the backbone.
@@ -23,15 +23,15 @@ class Switch:
         self._changed = Condition()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Switch:
-        """A copy for a copied network, in which nothing runs."""
+        """The switch of a copied network, on which no call runs."""
         return Switch(self.active)
 
     def __reduce__(self) -> tuple[type[Switch], tuple[int]]:
-        """A lock cannot be pickled; the task can."""
+        """Pickle the active task; the lock cannot be pickled."""
         return Switch, (self.active,)
 
     def enter(self, task: int, write: Callable[[int], None]) -> bool:
-        """Put the weights of a task in place until :meth:`leave`; False if calls of another task run on theirs."""
+        """Write the weights of a task and hold them until :meth:`leave`; False if calls of another task are running."""
         with self._changed:
             if self.active != task and self._running:
                 self._check(task)
@@ -41,7 +41,7 @@ class Switch:
             return True
 
     def leave(self) -> None:
-        """A call that has entered is done."""
+        """End a call that has entered."""
         with self._changed:
             self._running -= 1
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""A task: labelled examples to learn from, to check on and to be judged by."""
+"""A task (training, validation and test examples, loss, head) and how its examples become batches."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from lps.errors import ConfigError, DataError
 Batch = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 Head = Callable[[int, int], nn.Module]
-# A data set of single examples, or an iterable of batches with a length, such as a DataLoader of the user's own.
+# A data set of individual examples, or an iterable of batches with a length, such as a user's DataLoader.
 TaskData = Dataset[Batch] | Iterable[Batch]
 
-# What batches() decides itself; everything else of a DataLoader is the user's.
+# Options of a DataLoader that batches() sets; the user may set all others.
 _OURS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "generator")
 
 
 class Arrays(Dataset[Batch]):
-    """Examples held in two tensors, served by the batch.
+    """Examples held in two tensors.
 
-    Labels are class numbers [examples], or for a loss of the user's own floats [examples, classes]. ``transform`` maps
+    Labels are class numbers [examples], or for a custom loss floats [examples, classes]. ``transform`` maps
     a batch of stored inputs to what the network reads, so that inputs can stay in their small original form (bytes,
     one copy for all permutations).
     """
@@ -67,14 +67,14 @@ class Arrays(Dataset[Batch]):
 class Task:
     """One classification task with labels 0 to ``classes - 1``.
 
-    ``train``, ``test`` and ``validation`` are data sets of single examples, or iterables of batches with a length (a
-    DataLoader); ``validation`` only informs the log, and nothing is ever chosen on ``test``. ``loader`` holds options
-    for the DataLoader that batches a data set (``num_workers``, ``pin_memory``, ``collate_fn``, ...). ``augment``
-    changes a batch of training inputs and draws from torch's global generator.
+    ``train``, ``test`` and ``validation`` are data sets of individual examples, or iterables of batches with a length
+    (a DataLoader); ``validation`` is for accuracies in the log, and nothing is ever chosen on ``test``. ``loader``
+    holds options for the DataLoader that batches a data set (``num_workers``, ``pin_memory``, ``collate_fn``, ...).
+    ``augment`` changes a batch of training inputs and draws from torch's global generator.
 
     The loss is cross entropy, weighted per class by ``class_weights``, unless ``loss(logits, labels)`` is given; it
-    then gets the labels as the data set has them. The head is a Linear layer unless ``head(features, classes)`` makes
-    another.
+    then gets the labels as the data set has them. The head is a Linear layer unless ``head(features, classes)`` is
+    given.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Task:
     loader: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together."""
+        """Refuse fields that contradict each other."""
         if type(self.classes) is not int or self.classes < 1:
             raise DataError(f"task {self.name}: classes: expected a whole number of at least 1, got {self.classes!r}")
         for name, values in (("class_names", self.class_names), ("class_weights", self.class_weights)):
@@ -121,11 +121,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Learnt:
-    """What the network remembers of a task, beside its weights."""
+    """What a network stores about a learnt task, beside its weights."""
 
     name: str
     classes: int
-    digest: str  # sha256 over everything the task's answers depend on, taken when it was learnt
+    digest: str  # sha256 over everything the task's logits depend on, computed when it was learnt
     class_names: tuple[str, ...] = ()
 
 
@@ -134,7 +134,7 @@ class _Sized(Protocol):
 
 
 def length(examples: TaskData) -> int:
-    """How many examples a data set has, or how many batches an iterable of them; 0 where it does not say."""
+    """How many examples a data set has, or batches an iterable of batches; 0 if it has no length."""
     try:
         return len(cast("_Sized", examples))
     except TypeError:
@@ -142,14 +142,14 @@ def length(examples: TaskData) -> int:
 
 
 def is_foreign(examples: TaskData) -> bool:
-    """Whether these are ready-made batches in an order of their own, which cannot be entered in the middle."""
+    """Whether these are ready-made batches, whose order is not ours, so that an epoch cannot resume in its middle."""
     return isinstance(examples, DataLoader) or not hasattr(examples, "__getitem__")
 
 
 def steps_per_epoch(examples: TaskData, size: int) -> int:
-    """How many batches a shuffled pass has.
+    """How many batches an epoch has.
 
-    A single example left over is left out of the pass: normalisation layers cannot train on one.
+    A last batch of one example is left out: normalisation layers cannot train on it.
     """
     count = length(examples)
     if is_foreign(examples):
@@ -165,9 +165,9 @@ def batches(
     skip: int = 0,
     loader: Mapping[str, Any] | None = None,
 ) -> Iterator[Batch]:
-    """Batches of a data set, in its order or in a random one, without the first ``skip``.
+    """Batches of a data set, in its order or shuffled by a generator, without the first ``skip``.
 
-    The same generator state gives the same batches, whatever is skipped. Ready-made batches come as they are.
+    The same generator state gives the same batches for any ``skip``. Ready-made batches are passed through.
     """
     if is_foreign(examples):
         return iter(cast("Iterable[Batch]", examples))
@@ -178,7 +178,7 @@ def batches(
     if isinstance(examples, Arrays):
         return (examples.batch(indices) for indices in chosen)
     options, dataset = dict(loader or {}), cast("Dataset[Batch]", examples)
-    # The loader draws a seed for its workers: from a generator of its own, so that ours are as if there were none.
+    # The loader draws a seed for its workers; from its own generator, so that ours do not advance.
     options["generator"] = torch.Generator()
     if not options.get("num_workers"):
         return iter(DataLoader(dataset, batch_sampler=[part.tolist() for part in chosen], **options))
@@ -188,7 +188,7 @@ def batches(
 
 
 class _Seeded(Dataset[Batch]):
-    """Examples whose random draws depend on a seed and not on the worker process that happens to make them."""
+    """A data set that seeds all generators per example, so that draws do not depend on which worker makes them."""
 
     def __init__(self, dataset: Dataset[Batch]) -> None:
         self.dataset = dataset

@@ -1,4 +1,4 @@
-"""The benchmarks' own arithmetic and manners; their times are no test."""
+"""The arithmetic, tables, pictures and refusals of the benchmarks; no times are tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arithmetic of the figures of inference: what is measured is what they say, and every peer does the same work."""
+"""The inference figures measure what their names say, and every peer does the same work."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_cut_out_and_dense_answer_the_same(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: small("irregular", 0.3), cifar_net], ids=["mlp", "images"])
-def test_everyone_who_runs_the_dense_network_answers_the_same(make: Callable[[], Subject]) -> None:
+def test_all_dense_peers_give_the_same_logits(make: Callable[[], Subject]) -> None:
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     subject = make()
@@ -170,7 +170,7 @@ def test_a_missing_deepsparse_skips_its_figures_in_one_line_each(
     ]
 
 
-def test_bytes_are_held_against_the_weights_of_the_layers_that_are_not_dense() -> None:
+def test_bytes_are_counted_per_weight_of_the_layers_that_are_not_dense() -> None:
     subject = small("column", 0.2)
 
     def cutout(format: str, held_bytes: int) -> Cutout:
@@ -243,7 +243,7 @@ def _expecting(format: str) -> dict[Format, float]:
     return {candidate: float(candidate != format) for candidate in FORMATS}
 
 
-def test_callables_with_threads_of_their_own_rest_between_turns() -> None:
+def test_callables_with_their_own_threads_sleep_between_turns() -> None:
     timings = measure({"a": lambda: None, "b": lambda: None}, 0.0, rest=0.001)
-    assert timings["a"].best < 0.001  # the rest is not timed
+    assert timings["a"].best < 0.001  # the sleep is not timed
     assert timings["a"].scaled(2).p50 == 2 * timings["a"].p50

@@ -50,7 +50,7 @@ def test_a_damaged_file_is_refused(model: Path, tmp_path: Path) -> None:
 
 
 def changed(model: Path, path: Path, **metadata: object) -> str:
-    """A whole and valid file that says something else of where it comes from."""
+    """A valid copy of the file with changed metadata."""
     net = load(model)
     net.metadata = replace(net.metadata, **metadata)  # type: ignore[arg-type]
     net.save(path)
@@ -60,7 +60,7 @@ def changed(model: Path, path: Path, **metadata: object) -> str:
 def test_a_wrong_accuracy_is_found(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     right = load(model).metadata.accuracy
     assert right is not None
-    # The test data has 360 examples: one may be rounded the other way on another machine, two may not.
+    # The test data has 360 examples: on another machine rounding may change one answer, but not two.
     near = changed(model, tmp_path / "near.lps", accuracy=[right[0], right[1] - 1 / 360])
     assert evaluation.main([near]) == 0
     far = changed(model, tmp_path / "far.lps", accuracy=[right[0], right[1] - 3 / 360])
@@ -84,7 +84,7 @@ def test_other_test_data_is_found(model: Path, tmp_path: Path, capsys: pytest.Ca
     assert source is not None
     other = changed(model, tmp_path / "other.lps", stream=replace(source, seed=1))
     assert evaluation.main([other]) == 1
-    assert "permuted-digits-2" in capsys.readouterr().err  # task 1 is not permuted, whatever the seed
+    assert "permuted-digits-2" in capsys.readouterr().err  # task 1 is the same for every seed
 
 
 def test_a_file_without_a_stream_has_its_digests_checked(

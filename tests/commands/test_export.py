@@ -1,4 +1,4 @@
-"""``python -m lps.export``: one task for torch, for ONNX and as a file of its own."""
+"""``python -m lps.export``: one task for torch, for ONNX and as a model.lps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with nothing but the file in it."""
+    """A directory that holds only the file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.lps").write_bytes(model.read_bytes())
     return tmp_path
@@ -70,7 +70,7 @@ def test_torch_in_a_process_without_this_package(folder: Path) -> None:
     environment = {key: value for key, value in ENVIRONMENT.items() if key != "PYTHONPATH"}
     subprocess.run([sys.executable, "-c", program], cwd=folder, env=environment, check=True)
     logits, first = torch.load(folder / "logits.pt")
-    # Other batch sizes take other kernels: some steps of float32.
+    # Other batch sizes use other kernels: some ulps of float32.
     torch.testing.assert_close(logits, expected(folder / "model.lps"), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(first, logits[:1], rtol=1e-5, atol=1e-5)
 
@@ -109,7 +109,7 @@ def test_a_file_of_its_own(folder: Path) -> None:
     assert alone.learnt == whole.learnt[1:]
     assert torch.equal(alone(INPUTS, task=1), whole(INPUTS, task=2))
     assert Path("model-task2.lps").stat().st_size < Path("model.lps").stat().st_size
-    done = run(folder, "lps.eval", "model-task2.lps")  # does not take it for the first task of a stream
+    done = run(folder, "lps.eval", "model-task2.lps")  # it is not mistaken for the first task of a stream
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -199,7 +199,7 @@ def test_what_differs_is_not_written(
     whole = Lifelong.extract
 
     def wrong(net: Lifelong, task: int, **options: bool) -> torch.nn.Module:
-        """The other task: a fault that cutting out must not have."""
+        """Cuts out the wrong task: a fault that the check before writing must find."""
         return whole(net, 3 - task, **options)
 
     monkeypatch.setattr(Lifelong, "extract", wrong)

@@ -29,7 +29,7 @@ INPUTS = inputs_of(toy_task(1)).numpy()
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a file of a benchmark, one of a user's own data, and one that reads colour images."""
+    """A folder with three files: trained on a benchmark, on a user's data, and on colour images."""
     place = tmp_path_factory.mktemp("infer")
     done = run(place, "lps.train", "--tasks", "2", "--epochs", "1,4,1", "--seed", "5", "--output", "run")
     assert done.returncode == 0, done.stderr
@@ -47,7 +47,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with the files and nothing else in it."""
+    """A directory that holds only the files."""
     monkeypatch.chdir(tmp_path)
     for name in ("digits", "own", "colour"):
         (tmp_path / f"{name}.lps").write_bytes((models / f"{name}.lps").read_bytes())
@@ -81,7 +81,7 @@ def test_an_array_in_a_process_of_its_own(place: Path) -> None:
     assert [(row["input"], int(row["index"])) for row in rows[-2:]] == [("inputs.npy", 59), ("one.npy", 0)]
     expected = probabilities("own.lps", 2, torch.from_numpy(INPUTS)).topk(2)
     assert [int(row["class"]) for row in rows[:60]] == expected.indices[:, 0].tolist()
-    # The last of six digits, and the rounding of float32 sums.
+    # Probabilities have six digits; float32 sums differ by rounding.
     for column, values in zip(("probability", "probability2"), expected.values.T, strict=True):
         shown = [float(row[column]) for row in rows[:60]]
         torch.testing.assert_close(torch.tensor(shown, dtype=torch.float64), values, rtol=1e-5, atol=1e-6)
@@ -168,7 +168,7 @@ def test_images_of_unknown_origin_are_scaled(place: Path, capsys: pytest.Capture
 
 
 def test_every_benchmark_prepares_its_data_without_having_it() -> None:
-    """The transform is that of the stream; with permuted and radio data it depends on seed and window."""
+    """The transform is the stream's; for permuted and radio data it depends on seed and window."""
     for name, shape, read in (
         ("permuted-digits", (64,), (64,)),
         ("permuted-mnist", (784,), (784,)),
@@ -205,7 +205,7 @@ def test_benchmark_of_inputs(place: Path, capsys: pytest.CaptureFixture[str], mo
 
 
 def arrays_to_refuse() -> dict[str, tuple[bytes | NDArray[Any], str]]:
-    """Content of an .npy file and what the sentence says."""
+    """Content of an .npy file and a part of the expected message."""
     file = io.BytesIO()
     np.save(file, INPUTS)
     whole = file.getvalue()

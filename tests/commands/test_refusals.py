@@ -1,4 +1,4 @@
-"""What the commands refuse: one sentence, a non-zero exit code, nothing written."""
+"""Bad arguments and files: the command prints one sentence, exits with a non-zero code and writes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """The exit code and the sentence; checks that it is one and that no file appeared or changed."""
+    """The exit code and the message; checks that it is one sentence and that no file appeared or changed."""
     before = contents()
     with pytest.raises(SystemExit) as stopped:
         sys.exit(train.main(list(arguments)))  # as the module does; argument errors exit by themselves
@@ -244,7 +244,7 @@ def test_a_run_whose_records_are_damaged_is_not_resumed(capsys: pytest.CaptureFi
 
 
 def test_in_a_process_of_its_own() -> None:
-    """As above, but with the exit code that a shell sees."""
+    """As above, in a subprocess, with the exit code that a shell sees."""
     done = run(Path.cwd(), "lps.train", "--alpha", "0.3")
     assert (done.returncode, done.stdout) == (RUN, "")
     assert done.stderr.startswith("lps.train: task 4: ")

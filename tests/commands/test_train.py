@@ -21,7 +21,7 @@ from lps.runs.events import Row
 from tests.command import ENVIRONMENT, command, run
 
 TASKS = 4
-# Two threads are as many as this stream can use, and the same number everywhere makes runs comparable to the bit.
+# More than two threads do not help on this stream, and runs are bit-identical only with equal thread counts.
 SMALL = ("--epochs", "1,3,1", "--threads", "2")
 
 
@@ -41,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(place: Path) -> subprocess.CompletedProcess[str]:
-    """A run of four tasks into the default directory, without a break."""
+    """An uninterrupted run of four tasks into the default directory."""
     return run(place, "lps.train", *SMALL, "--tasks", str(TASKS))
 
 
@@ -113,7 +113,7 @@ def test_metrics_hold_every_row(directory: Path) -> None:
 
 
 def test_a_run_that_is_stopped_three_ways_ends_as_if_it_had_not_been(place: Path, directory: Path) -> None:
-    """Stopped by SIGKILL, by Ctrl-C and by SIGTERM in tasks 2, 3 and 4; the fourth task was not planned at first."""
+    """Stopped by SIGKILL, Ctrl-C and SIGTERM in tasks 2, 3 and 4; the fourth task is added when the run is resumed."""
     output = place / "stopped"
     stop_after_a_task(place, signal.SIGKILL, *SMALL, "--tasks", "3", "--output", output)
     assert results_of(output)["accuracy"][0][1:] == [None, None]
@@ -198,7 +198,7 @@ def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
     try:
         while chunk := os.read(ours, 65536):
             shown += chunk
-    except OSError:  # how Linux says that the other side has closed the terminal
+    except OSError:  # Linux reports a closed terminal this way
         pass
     os.close(ours)
     assert process.wait() == 0

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 
 def variants(image: Tensor) -> dict[bytes, tuple[int, int, bool]]:
-    """Every image that may come of this one, by its bytes."""
+    """Every image that augmentation can make of this one, by its bytes."""
     _, height, width = image.shape
     padded = pad(image, (PADDING,) * 4)
     found = {}

@@ -1,4 +1,4 @@
-"""Fetching files from a real server on this machine: whole and right, or one sentence and nothing left behind."""
+"""Fetching files from a real local server: complete and correct, or one sentence and no file left behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "cifar-10-binary.tar.gz"
 
 
 class Server(SimpleHTTPRequestHandler):
-    """Serves a folder; a name that starts with "short" is promised longer than it is."""
+    """Serves a folder; for names that start with "short" the announced length is too large."""
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -60,7 +60,7 @@ def url(remote: Path) -> Iterator[str]:
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sum of what the server has."""
+    """The checksum of the file on the server."""
     monkeypatch.setitem(SOURCES, "cifar10", Source("", {NAME: hashlib.md5(CONTENT).hexdigest()}))
 
 

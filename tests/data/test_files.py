@@ -1,4 +1,4 @@
-"""Readers of data files: right ones give their bytes, wrong ones one sentence with the path."""
+"""Readers of data files: valid files give their bytes, invalid ones one sentence with the path."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_npz_refuses_damaged_files(tmp_path: Path) -> None:
     whole = path.read_bytes()
     flipped = bytearray(whole)
     flipped[1000] ^= 0xFF
-    # The type of the array in its header becomes one of 10^15 bytes; stored uncompressed, so that the text is there.
+    # The dtype in the header is changed to one of 10^15 bytes; the file is uncompressed, so the header is plain text.
     np.savez(path, iq=np.zeros(5000, np.uint8))
     lying = path.read_bytes().replace(b"(5000,), }         ", b"(1000000000000000,), }"[:22])
     for data in (b"", b"no zip", whole[: len(whole) // 2], whole[:-30], bytes(flipped), lying):
@@ -126,7 +126,7 @@ def test_npz_refuses_damaged_files(tmp_path: Path) -> None:
 
 
 def write_tar(path: Path, members: dict[str, bytes | str]) -> None:
-    """Bytes become a file, a string a link to it."""
+    """Bytes become a file, a string becomes a link to that name."""
     with tarfile.open(path, "w:gz", compresslevel=1) as archive:
         for name, content in members.items():
             member = tarfile.TarInfo(name)

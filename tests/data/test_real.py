@@ -1,4 +1,4 @@
-"""The real data sets, where LPS_DATA_DIR names a directory that holds them."""
+"""The real data sets, if LPS_DATA_DIR names a directory with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of tasks: their sizes, their randomness, and what the network gets to see."""
+"""Streams of tasks: their sizes, their randomness, and the inputs that the network gets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_labels(task: Task) -> None:
 
 
 def write_mnist(folder: Path) -> None:
-    """Files of the official sizes: ten different images, one of each class, again and again."""
+    """Files of the official sizes: ten different images, one per class, repeated."""
     folder.mkdir(parents=True, exist_ok=True)
     kinds = np.random.default_rng(0).integers(0, 256, (10, 28, 28), np.uint8)
     for part, count in (("train", 60_000), ("t10k", 10_000)):
@@ -59,7 +59,7 @@ def mnist_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def sheets_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """CIFAR of the official sizes as sheets: the images of a sheet are of one colour each."""
+    """CIFAR of the official sizes as sheets, in which every image has one colour."""
     folder = tmp_path_factory.mktemp("data")
     pixels = np.repeat(np.arange(100, dtype=np.uint8), 32 * 32 * 3).reshape(3200, 32, 3)
     sheet = webp(pixels)
@@ -263,7 +263,7 @@ def test_one_task_of_split_cifar_needs_no_cifar_100(sheets_dir: Path, tmp_path: 
 
 
 def test_cifar_from_the_official_archive_and_its_folder(tmp_path: Path) -> None:
-    """Records of the official sizes; pixel 0 tells the fine label."""
+    """Records of the official sizes; pixel 0 holds the fine label."""
     members: dict[str, bytes | str] = {}
     for part, count in (("train", 50_000), ("test", 10_000)):
         rows = np.zeros((count, 3074), np.uint8)
@@ -285,7 +285,7 @@ def test_cifar_from_the_official_archive_and_its_folder(tmp_path: Path) -> None:
     (tmp_path / "cifar-100-binary" / "test.bin").write_bytes(data)
     with pytest.raises(DataError, match=r"train\.bin: cannot be read: No such file"):
         cifar.load(cifar.CIFAR100, tmp_path, download=False)
-    # As many test images as asked for, but not of the right classes.
+    # The right number of test images, but of the wrong classes.
     with pytest.raises(DataError, match="expected 5000 and 1000, got 5000 and 0"):
         cifar.ten_of_hundred(train, Examples(test.inputs, test.labels * 0 + 99), first=0, seed=0, augment=False)
 

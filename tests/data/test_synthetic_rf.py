@@ -1,4 +1,4 @@
-"""The simulated transmitters: their faults can be measured back from what is received."""
+"""The simulated transmitters: their faults can be measured in the received signal."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def test_a_transmitter_without_faults_sends_the_payload() -> None:
 
 
 def frequency(signal: Signal) -> float:
-    """The frequency offset in Hz, by how far a sample is turned from the one before it."""
+    """The frequency offset in Hz, from the phase difference of successive samples."""
     return float(np.angle(np.mean(signal[:, 1:] * signal[:, :-1].conj())) * RATE / (2 * np.pi))
 
 
 def faulty(**faults: float | complex) -> tuple[Signal, Signal]:
-    """A payload, and what a transmitter with these faults alone sends."""
+    """A payload, and the signal of a transmitter with only these faults."""
     payload = payloads(200, random(0, "test"))
     values = {**vars(PERFECT), **faults}
     return payload, Transmitter(**values).send(payload, np.random.default_rng(0))
@@ -121,5 +121,5 @@ def test_transmitters_can_be_told_apart_by_their_frequency() -> None:
     windows = (signal[:, 0] + 1j * signal[:, 1]).reshape(50, 141, SAMPLES)
     measured = [frequency(part) for part in windows]
     drawn = [Transmitter.draw(random(0, "transmitter", number)).offset for number in range(50)]
-    # Random symbols turn too: the measurement deviates by 0.4 kHz, of a range of 70 kHz.
+    # Random symbols change the phase too: the measurement deviates by 0.4 kHz, of a range of 70 kHz.
     np.testing.assert_allclose(measured, drawn, atol=2e3)

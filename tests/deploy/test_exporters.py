@@ -1,4 +1,4 @@
-"""The table of formats: one file and one line for each."""
+"""The table of export formats: one file and one line per format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cutting a task out: it answers as the whole network does, which stays as it was."""
+"""Cutting a task out: it gives the logits of the whole network, which does not change."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_is_cut_out_stands_alone(portable: bool) -> None:
 
 def test_filters_vanish_with_all_that_reads_them() -> None:
     net = fabricate(toy_mlp(norm=False), 16, density=1, tasks=1, input_shape=(12,))
-    prune(net, "0", rows=range(10))  # constants behind a bias: they move into the next one
+    prune(net, "0", rows=range(10))  # constant outputs (bias only): they move into the next bias
     prune(net, "3", columns=[20, 21])  # live, but no layer reads them
     prune(net, "3", rows=[0, 5])
     x = torch.randn(9, 12)

@@ -1,4 +1,4 @@
-"""Which channels vanish from a network that is cut out, and which must stay."""
+"""Which channels a cut-out removes, and which it must keep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cutouts import cut_every_way, fabricate, graph_of, preferring, prune,
 
 
 class Function(nn.Module):
-    """A function of the modules' results."""
+    """Applies a function to the outputs of modules."""
 
     def __init__(self, function: Callable[..., Tensor], **modules: nn.Module) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Function(nn.Module):
 
 
 def whole(backbone: nn.Module, features: int, shape: tuple[int, ...] | None = None, classes: int = 5) -> Lifelong:
-    """One task that owns everything, to be pruned by hand."""
+    """A network with one task that owns all weights; tests prune it by hand."""
     return fabricate(backbone, features, density=1, tasks=1, input_shape=shape, classes=classes)
 
 
@@ -133,7 +133,7 @@ def test_a_sum_keeps_what_lives_in_any_part(add: Any, shape: tuple[int, ...] | N
 
 def test_a_residual_goes_into_the_convolution() -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
-        y = self.first(x)  # must wait for the other part of its sum
+        y = self.first(x)  # must run after the second, to add its result
         return torch.flatten(F.relu(y + F.relu(self.second(x))), 1)
 
     backbone = Function(forward, first=nn.Conv1d(3, 5, 3, padding=1), second=nn.Conv1d(3, 5, 3, padding=1))
@@ -220,7 +220,7 @@ def test_linears_on_tokens_shrink_along_the_last_dimension() -> None:
     backbone = Function(
         lambda self, x: self.second(F.gelu(self.first(x))).sum(1), first=nn.Linear(6, 10), second=nn.Linear(10, 4)
     )
-    for shape in (None, (10, 6)):  # as many tokens as features: an ambiguity to trip over
+    for shape in (None, (10, 6)):  # as many tokens as features, so that confusing them would go unnoticed by shapes
         net = whole(backbone, 4, shape)
         prune(net, "first", rows=[3, 4])
         assert sizes(cut_every_way(net, 1, torch.randn(3, 10, 6))) == {

@@ -1,4 +1,4 @@
-"""Cutting out tasks of networks whose code does more than call layers one after another."""
+"""Cutting out tasks of networks whose code does more than call layers in sequence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cutouts import assert_same_answers, fabricate
 
 
 class ByKind(nn.Module):
-    """Cannot be traced, and asks its layers for their class."""
+    """Cannot be traced, and depends on the classes of its layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class ByKind(nn.Module):
 
 
 class Encoder(nn.TransformerEncoderLayer):
-    """Torch's own code in it reads the weights of its layers."""
+    """Contains torch's encoder layer, whose code reads the weights of its submodules."""
 
 
 class Encoded(nn.Module):
@@ -60,7 +60,7 @@ def test_what_derives_from_torchs_own_modules_is_left_alone() -> None:
 
 
 class InPlace(nn.Module):
-    """Changes a tensor that it still reads under another name; integers in, so that no trial can be made."""
+    """Changes a tensor in place that it still reads under another name; takes integers, so no trial run is possible."""
 
     def __init__(self, change: Any) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def test_pools_of_any_size_pool_alike(pool: nn.MaxPool2d) -> None:
 
 
 class Named(nn.Module):
-    """Calls with keyword arguments; some of its answers are NaN."""
+    """Calls functions with keyword arguments; some of its outputs are NaN."""
 
     def __init__(self) -> None:
         super().__init__()

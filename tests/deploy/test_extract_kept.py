@@ -1,4 +1,4 @@
-"""What keeps its shape when a task is cut out: operations that are not known, shared layers, code that is no graph."""
+"""What keeps its shape in a cut-out: unknown operations, shared layers, code that cannot be traced."""
 
 from __future__ import annotations
 

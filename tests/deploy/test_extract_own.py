@@ -1,4 +1,4 @@
-"""What a task has for itself beside its weights goes with it: a head of any kind, norms and biases of its own."""
+"""A cut-out includes the task's own head, of any kind, and its private norms and biases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.toy import QUICK, toy_convnet, toy_mlp, toy_task
 
 
 class CosineHead(nn.Module):
-    """A head that is no stack of torch's layers."""
+    """A head that is not built from torch's layers."""
 
     scale: Tensor
 
@@ -43,7 +43,7 @@ BACKBONES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def with_head(backbone: str, head: str) -> tuple[Lifelong, Tensor]:
-    """Two tasks, of which the second has this head; and inputs."""
+    """A network with two tasks, of which the second has this head, and inputs."""
     make, shape = BACKBONES[backbone]
     net = fabricate(make(), 16, pattern="filter", density=0.4, input_shape=shape)
     net.heads[1] = HEADS[head]()
@@ -83,7 +83,7 @@ def test_heads_of_any_kind_are_exported(tmp_path: Path, kind: str, head: str) ->
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
-def test_norms_of_the_task_go_with_it(backbone: str, tmp_path: Path) -> None:
+def test_private_norms_of_the_task_are_cut_out(backbone: str, tmp_path: Path) -> None:
     make, shape = BACKBONES[backbone]
     torch.manual_seed(0)
     net = Lifelong(make(), 16, norms="per-task")

@@ -1,4 +1,4 @@
-"""A task for each example of a batch, from one copy of the weights."""
+"""One task per example of a batch, from one copy of the weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def learnt(backbone: nn.Module, shape: tuple[int, ...], classes: tuple[int, ...]
 
 
 class Attentive(nn.Module):
-    """Its first weight goes into torch's attention, which is no linear layer of ours."""
+    """Its first weight is used by torch's attention, which does not call nn.Linear."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Attentive(nn.Module):
 
 
 class Named(nn.Module):
-    """Hands its weights over in a list and by keyword."""
+    """Passes its weights in a list and by keyword."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A served task against the activated one, to the bit; and many threads that serve different tasks at once."""
+"""A served task has the bits of the activated one; several threads serve different tasks at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THREADS, CALLS = 4, 200
 
 
 class Attention(nn.Module):
-    """Tokens of 16 numbers; both of torch's layers have a fused kernel that they only use without gradients."""
+    """Tokens of 16 numbers; both layers have fused kernels that torch uses only without gradients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ each_network = pytest.mark.parametrize("name", NETWORKS)
 
 
 def network(name: str) -> tuple[Lifelong, Tensor]:
-    """Four tasks that were not trained, frozen as after learning, and a batch of seven inputs."""
+    """A network with four untrained tasks, frozen as after learning, and a batch of seven inputs."""
     make, shape = NETWORKS[name]
     net = fabricate(make(), 16, tasks=TASKS, density=0.2, beta=0.5)
     net.requires_grad_(False)
@@ -52,7 +52,7 @@ def network(name: str) -> tuple[Lifelong, Tensor]:
 
 
 def activated(net: Lifelong, x: Tensor) -> Iterator[Tensor]:
-    """The backbone's features for one task after another, with its weights written into the backbone."""
+    """The features of each task, with its weights written into the backbone."""
     for task in range(1, TASKS + 1):
         net.activate(task)
         yield net.backbone(x)
@@ -63,7 +63,7 @@ def exact(net: Lifelong, task: int) -> ServedTask:
 
 
 def in_threads(work: Callable[[int], None]) -> None:
-    """Run ``work`` with the numbers of as many threads, started together; raises what one of them raised."""
+    """Run ``work(number)`` in several threads, started together; raises what one of them raised."""
     errors: list[BaseException] = []
     barrier = Barrier(THREADS)
 
@@ -84,7 +84,7 @@ def in_threads(work: Callable[[int], None]) -> None:
 
 
 def versions(tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
-    """Of each tensor where it is and how often it was written to."""
+    """Address and version counter of each tensor."""
     return [(tensor.data_ptr(), tensor._version) for tensor in tensors]
 
 

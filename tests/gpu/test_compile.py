@@ -63,7 +63,7 @@ def test_every_triton_kernel_passes_the_check() -> None:
 
 
 def cuda_problems(tmp_path: Path, kernel: str, launch: str) -> list[str]:
-    """What the check says to a kernel and the arguments of its launch."""
+    """The problems that the check finds in a kernel with these launch arguments."""
     file = tmp_path / "seeded.cu"
     start = f"void start(const Gpu& gpu) {{ LPS_LAUNCH(gpu, {launch}); }}"
     file.write_text(f'#include "device.cuh"\nnamespace lps {{\n{kernel}\n{start}\n}}\n')
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(128) matrix_product(const T* a, const T* b, T*
 @needs_nvcc
 def test_low_occupancy_is_seen(tmp_path: Path) -> None:
     problems = cuda_problems(tmp_path, COPY, "copy_kernel, 1, 128, sizeof(float) * 10000, nullptr, nullptr")
-    # Four blocks of four warps, where there is room for 64 warps.
+    # Four blocks of four warps each, of 64 possible warps.
     assert problems == ["nvcc, sm_80: copy_kernel is memory-bound with an occupancy of 25 %"]
 
 
@@ -183,7 +183,7 @@ def _square(x, out, SIZE: tl.constexpr):  # type: ignore[no-untyped-def] # noqa:
 
 @triton.jit
 def _twice(x, out, SIZE: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
-    """A sum, which has nothing to do on tensor cores."""
+    """A sum, which does not use tensor cores."""
     place = tl.arange(0, SIZE)
     tl.store(out + place, tl.load(x + place) + tl.load(x + place))
 

@@ -48,7 +48,7 @@ each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def implementation(op: Op, backend: str) -> Callable[..., Any]:
-    """The operator by this backend, or a skip that says why there is none."""
+    """The operator of this backend; skips with the reason if the backend is not active."""
     if backend == "triton":
         if not ON_GPU and os.environ.get("TRITON_INTERPRET") != "1":
             pytest.skip("Triton's kernels run on a GPU or in its interpreter (TRITON_INTERPRET=1)")
@@ -62,7 +62,7 @@ def implementation(op: Op, backend: str) -> Callable[..., Any]:
 
 
 def placed(args: Args) -> Args:
-    """A copy on the device with the strides that the arguments have, sharing memory where they do."""
+    """A copy on the device with the strides of the arguments; tensors that share memory still do."""
     storages: dict[int, Tensor] = {}
 
     def place(tensor: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def on_host(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def compare(op: Op, dtype: torch.dtype, args: Args, got: list[Tensor], want: list[Tensor], what: str) -> None:
-    """Bit by bit, except for sums and for powers that the device computes."""
+    """Compare bit by bit, except sums and powers computed on the device."""
     powers = op.name == "proximal_adam_" and args[-1] is not None
     if op.sums or powers:
         assert_close(op, dtype, got, want, what)
@@ -195,7 +195,7 @@ def test_calls_keep_to_the_current_stream(op: Op, backend: str) -> None:
 
 
 def make_layers(sizes: list[tuple[int, ...]]) -> list[WeightState]:
-    """Layers with gradients, on the device, the same at every call."""
+    """Layers with gradients on the device; every call returns the same values."""
     draw, layers = Draw(), []
     for size in sizes:
         v, w_bar, centre, gradient = (draw.normal(size).to(DEVICE) for _ in range(4))

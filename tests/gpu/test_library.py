@@ -18,7 +18,7 @@ from tests.native.build import ROOT
 
 pytestmark = pytest.mark.compile
 
-# That kernels compile for the others is the matter of test_compile.py.
+# test_compile.py compiles the kernels for the other architectures.
 ARCHITECTURES = "80-real"
 
 
@@ -64,7 +64,7 @@ def test_it_loads_on_torch_without_cuda_and_its_cpu_kernels_pass(package: Path) 
 
 def test_it_has_a_cuda_kernel_for_every_operator(package: Path) -> None:
     code = (
-        "import sys; sys.modules['triton'] = None; "  # whose kernels would hide what the library lacks
+        "import sys; sys.modules['triton'] = None; "  # its kernels would hide ones missing from the library
         "import torch, lps_kernels; from lps_kernels._registry import REGISTRY; "
         "has = torch._C._dispatch_has_kernel_for_dispatch_key; "
         "print([name for name in REGISTRY if not has(f'lps::{name}', 'CUDA')])"

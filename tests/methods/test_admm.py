@@ -1,4 +1,4 @@
-"""``admm_update_`` against textbook ADMM, which keeps W, M, Z, U, Y and K apart."""
+"""``admm_update_`` against textbook ADMM with separate W, M, Z, U, Y and K."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Textbook:
 
 
 def _best(terms: Array, inside: Array, view: tuple[int, int, int], keep: int) -> Array:
-    """True at the inside coordinates of the ``keep`` groups with the largest sums; ties to the lowest index."""
+    """True at coordinates in ``inside`` of the ``keep`` groups with the largest sums; ties go to the lowest index."""
     sums = np.where(inside, terms, 0).reshape(view).sum(axis=(0, 2))
     candidates = np.flatnonzero(inside.reshape(view).any(axis=(0, 2)))
     chosen = np.zeros(view[1], dtype=bool)

@@ -1,4 +1,4 @@
-"""The loop that every method runs in: losses, heads, data of every kind, precision, memory formats, threads."""
+"""The training loop: losses, heads, data of every kind, precision, memory formats."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_class_weights_move_the_answers() -> None:
         net = toy_net()
         task = toy_task(1)
         assert isinstance(task.train, Arrays)
-        noise = Arrays(torch.randn(160, 12), task.train.labels)  # nothing to learn but how often a class comes
+        noise = Arrays(torch.randn(160, 12), task.train.labels)  # only class frequencies can be learnt
         net.learn(replace(task, train=noise, class_weights=weights), LONG)
         shares.append((answers(net, [task])[0].argmax(1) == 0).float().mean().item())
     assert shares[1] > shares[0] + 0.3
@@ -146,7 +146,7 @@ def test_data_of_every_kind() -> None:
             toy_net().learn(replace(plain, train=wrong), QUICK)
 
 
-def test_batches_that_do_not_keep_their_promise() -> None:
+def test_iterables_with_a_wrong_length_are_refused() -> None:
     class Short:
         def __len__(self) -> int:
             return 7
@@ -186,7 +186,7 @@ def test_augmentation_is_for_training_only() -> None:
 
 
 class Dtypes(nn.Module):
-    """Notes what it is given."""
+    """Records the memory formats of its inputs and the dtypes of its outputs."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ def test_a_draft_that_is_not_committed_leaves_no_trace() -> None:
 
 
 def test_lps_config_is_what_learn_uses() -> None:
-    """One way beats two: the method and the network's own learn are the same."""
+    """LPS.learn and Lifelong.learn give the same weights."""
     a, b = toy_net(), toy_net()
     a.learn(toy_task(1), QUICK)
     LPS(b, QUICK).learn(toy_task(1))

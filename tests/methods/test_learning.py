@@ -1,4 +1,4 @@
-"""How a task is learnt: the phases, the log, both ways to step, and what happens when it fails."""
+"""Learning a task: phases, log, both steppers, and failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.toy import QUICK, answers, toy_mlp, toy_net, toy_task
 
 
 class Recorder(Listener):
-    """Keeps what it is told."""
+    """Records all calls."""
 
     def __init__(self) -> None:
         self.starts: list[tuple[int, str, int]] = []
@@ -126,7 +126,7 @@ def test_learning_leaves_the_callers_generator_alone() -> None:
 
 
 def test_both_ways_to_step_give_the_same_task() -> None:
-    """Fused and through autograd: in fp64, a hundred steps apart by rounding only."""
+    """Fused and through autograd: in fp64 a hundred steps differ by rounding only."""
     nets = []
     for optimizer in (None, lambda parameters: torch.optim.Adam(parameters, lr=3e-3)):
         torch.manual_seed(0)
@@ -159,7 +159,7 @@ def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 def test_another_optimiser_keeps_all_promises(
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
 ) -> None:
-    """Weight decay would move masks and pruned weights; they rest all the same."""
+    """Weight decay would move masks and pruned weights; they stay frozen."""
     net, tasks, kept = toy_net(), [toy_task(number) for number in (1, 2, 3)], []
     backbone_type = type(net.backbone.get_submodule("0"))
     for number, task in enumerate(tasks, start=1):
@@ -195,7 +195,7 @@ def test_another_optimiser_with_tied_weights() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [None, sgd])
-def test_fixed_masks_rest_while_others_are_learnt(
+def test_fixed_masks_stay_frozen_while_others_are_learnt(
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None,
 ) -> None:
     net = toy_net()
@@ -258,7 +258,7 @@ def test_an_interrupted_task_leaves_no_trace(
 
 
 class Failing(Dataset[tuple[Tensor, Tensor]]):
-    """TaskData that can be read only so often."""
+    """TaskData that fails after a number of passes."""
 
     def __init__(self, examples: TaskData, passes: int) -> None:
         assert isinstance(examples, Arrays)
@@ -466,9 +466,9 @@ def test_any_dataset_will_do() -> None:
 
 
 def test_masks_are_chosen_by_what_was_learnt_not_by_their_index() -> None:
-    """Masks all begin at 1; a projection of equal values would keep those with the lowest index.
+    """All masks start at 1; a projection of equal values would keep the ones with the lowest index.
 
-    The strong penalty stands for a large network, where the loss says little about a single mask.
+    The strong penalty imitates a large network, in which the loss depends little on one mask.
     """
     net = Lifelong(toy_mlp(), features=16)
     net.learn(toy_task(1), replace(QUICK, alpha=0.8))
@@ -480,7 +480,7 @@ def test_masks_are_chosen_by_what_was_learnt_not_by_their_index() -> None:
 
 
 def test_reuse_helps_when_the_tasks_are_alike() -> None:
-    """Promise 3: with a network almost full, what earlier tasks learnt carries a task that is like theirs."""
+    """In an almost full network, a task that resembles earlier ones is learnt by reusing their weights."""
     accuracy = {}
     for beta in (0.0, 0.9):
         net, task = toy_net(), toy_task(1)

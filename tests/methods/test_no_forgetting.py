@@ -1,4 +1,4 @@
-"""Promise 1: every earlier task answers bit for bit as right after it was learnt."""
+"""No forgetting: the logits of every earlier task are bit-identical to those right after it was learnt."""
 
 from __future__ import annotations
 

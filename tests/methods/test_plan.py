@@ -1,4 +1,4 @@
-"""Exact counts, settled before a task is trained."""
+"""Exact counts of owned and reused weights, computed before a task is trained."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_rounding_is_to_the_nearest_and_halves_go_up() -> None:
 
 
 def test_shares_are_rounded_cumulatively() -> None:
-    """27 columns at 50 % and five times 10 %: rounded one by one they would ask for 14 + 5 * 3 = 29."""
+    """27 columns at 50 % and five times 10 %: rounded separately the tasks would need 14 + 5 * 3 = 29."""
     net = Lifelong(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), features=144, pattern="column")
     tasks = [toy_task(number, (3, 8, 8)) for number in range(1, 7)]
     for number, task in enumerate(tasks, start=1):

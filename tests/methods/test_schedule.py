@@ -1,4 +1,4 @@
-"""When weights are projected and how fast they move."""
+"""The schedules of projections and of the learning rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_three_levels_of_evenly_spaced_projections() -> None:
     assert plan[89][0] == pytest.approx(1e-1)
 
 
-def test_at_least_three_projections_a_level() -> None:
+def test_at_least_three_projections_per_level() -> None:
     plan = penalties(1e-3, levels=3, steps=3 * 420, steps_per_epoch=420)
     assert list(plan) == [140, 280, 420, 560, 700, 840, 980, 1120]
 

@@ -1,4 +1,4 @@
-"""The state of a task in learning: what is saved comes back, damaged or foreign states are refused, work goes on."""
+"""The state of a task being learnt: it is restored exactly, resumed, and refused if damaged or of another task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 class StopAt(Listener):
-    """Asks to stop after so many steps of this process; remembers where learning went on."""
+    """Asks to stop after a number of steps; records where learning resumed."""
 
     def __init__(self, checkpoint: Checkpoint, steps: int) -> None:
         self.checkpoint, self.left, self.places = checkpoint, steps, list[Resumed]()
@@ -43,7 +43,7 @@ class StopAt(Listener):
 def learn_in_pieces(
     net: Lifelong, task: Task, config: LPSConfig, directory: Path, piece: int, **options: Any
 ) -> list[Resumed]:
-    """Learn a task, stopped after every so many steps and begun again on a network as it was before the task."""
+    """Learn a task in pieces: stop after a number of steps, then resume on a network as it was before the task."""
     places: list[Resumed] = []
     for _ in range(100):
         checkpoint = Checkpoint(directory)
@@ -119,7 +119,7 @@ class Noisy(Dataset[tuple[Tensor, Tensor]]):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_data_sets_go_on_in_the_middle_of_an_epoch(tmp_path: Path, workers: int) -> None:
-    """With workers every generator is seeded per example; without, torch's is part of the state."""
+    """With workers every generator is seeded per example; without workers torch's generator is part of the state."""
     plain = toy_task(1)
     assert isinstance(plain.train, Arrays)
     train: Dataset[Any] = Noisy(plain.train) if workers else plain.train
@@ -241,11 +241,11 @@ def test_the_state_before_is_kept_until_the_next_is_known_to_be_whole(
     assert [path.name for path in tmp_path.iterdir()] == ["state-2.safetensors"]
 
     def half(path: Path, content: bytes) -> None:
-        path.write_bytes(content[: len(content) // 2])  # as a disk that lies
+        path.write_bytes(content[: len(content) // 2])  # like a disk that loses writes
 
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint_module, "write_atomically", half)
-        with pytest.raises(LPSError, match="reads otherwise than it was written"):
+        with pytest.raises(LPSError, match="does not read back as written"):
             checkpoint.save({"number": 3})
     assert Checkpoint(tmp_path).load() == {"number": 2}
     checkpoint.save({"number": 4})
@@ -265,7 +265,7 @@ def test_a_damaged_state_alone_is_refused_with_a_sentence(tmp_path: Path) -> Non
         Checkpoint(tmp_path, every=0)
 
 
-def test_it_saves_every_so_often_and_at_the_end_of_each_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_saves_at_intervals_and_at_the_end_of_each_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[int] = []
     save = Checkpoint.save
 

@@ -1,4 +1,4 @@
-"""The numbers that a run is judged by, against ones worked out by hand."""
+"""The metrics of a run, against values computed by hand."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_what_is_printed_can_be_read_again(capsys: pytest.CaptureFixture[str], t
 
 
 def test_a_file_of_an_earlier_version_means_what_it_meant(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """As config.yaml was before it had sections; the window that it leaves whole is 256 in the quick preset."""
+    """Without sections; ``window: null`` means whole windows, where the quick preset has 256."""
     file = tmp_path / "config.yaml"
     file.write_text(
         "benchmark: split-rf\npreset: quick\ndata_dir: null\ndownload: false\ntasks: 5\nepochs:\n- 1\n- 3\n- 1\n"

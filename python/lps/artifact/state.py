@@ -56,7 +56,7 @@ def _fill(net: Lifelong, state: Mapping[str, Any], heads: Sequence[nn.Module]) -
             refuse(f"{name}: the state has {getattr(part, name)}, this network {got}; make it with the same")
     check_fit(net, part)
     net.pattern, net.sharing = part.pattern, part.sharing
-    net.check_modes()
+    net.check_settings()
     net.metadata = Metadata.from_json(manifest.metadata)
     private = {name: tensor for name, tensor in net.common_tensors() if name in net.private_names}
     _, like = next(net.prunable())

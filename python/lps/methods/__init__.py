@@ -1,4 +1,4 @@
-"""Ways to learn a stream of tasks, behind one interface; a new one is one file and one line in :data:`METHODS`."""
+"""Methods that learn a stream of tasks, behind one interface; a new one is one file and one line in :data:`METHODS`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Method(Protocol):
-    """A network that learns tasks one after another and answers each of them."""
+    """A network that learns tasks one after another and predicts with any of them."""
 
     @property
     def learnt(self) -> list[Learnt]:
@@ -24,7 +24,7 @@ class Method(Protocol):
     def learn(
         self, task: Task, *, listener: Listener | None = None, checkpoint: Checkpoint | None = None
     ) -> TaskReport:
-        """Learn the next task, or leave everything as it was."""
+        """Learn the next task; if that fails, nothing changes."""
 
     def predict(self, x: Tensor, task: int) -> Tensor:
         """Logits of a learnt task, counted from 1."""
@@ -33,10 +33,10 @@ class Method(Protocol):
         """All tensors of all tasks."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the tasks of another one."""
+        """Load the tasks of another network of the same architecture."""
 
     def figures(self) -> dict[str, Any]:
-        """What the method has to say of itself in results.json, beside accuracies."""
+        """The method's own entries of results.json, beside accuracies."""
 
 
 METHODS: dict[str, type[Method]] = {"lps": LPS}

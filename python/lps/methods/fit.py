@@ -1,7 +1,7 @@
 """The one training loop: batches, loss, listener, divergence and checkpoint, for every method.
 
-A method brings a :class:`Learner`, which knows its phases and how to take a step; :class:`Fit` runs them. The state of
-both is a value: it can be saved after any step, and a loop that starts from it goes on as if it had not stopped.
+A method provides a :class:`Learner` with its phases and its step; :class:`Fit` runs them. Both have a ``state_dict``
+that can be saved after any step; a loop that loads it continues as if it had not stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, Resumed, Row, TaskReport
 from lps.task import Arrays, Task, TaskData, batches, is_foreign, length, steps_per_epoch
 
-# The loss is looked at this often, so that a device need not wait for every step.
+# Reading the loss waits for the device, so it is checked once per this many steps.
 LOSS_CHECK_STEPS = 50
 
 
@@ -35,7 +35,7 @@ class Phase(NamedTuple):
 
 
 class FitConfig(Protocol):
-    """What the loop reads of a method's configuration for one task."""
+    """The fields that the loop needs of a method's configuration for one task."""
 
     @property
     def batch_size(self) -> int:
@@ -51,11 +51,11 @@ class FitConfig(Protocol):
 
     @property
     def channels_last(self) -> bool:
-        """Whether images are handed over with their channels last in memory."""
+        """Whether image batches are converted to the channels-last memory format."""
 
 
 class Learner(Protocol):
-    """How a method learns one task; the loop calls these in order."""
+    """How a method learns one task: what the loop calls, in this order."""
 
     number: int
     phases: Sequence[Phase]
@@ -64,7 +64,7 @@ class Learner(Protocol):
     rho: float  # penalty of the latest step, for the log
 
     def begin_phase(self, phase: str, fit: Fit) -> None:
-        """Change the network as the phase asks for, once; then make ready for its steps."""
+        """Make the phase's changes to the network and prepare its steps; not called again when a phase is resumed."""
 
     def begin_epoch(self) -> None:
         """Called before the first step of every epoch."""
@@ -73,19 +73,19 @@ class Learner(Protocol):
         """Called before every step of a phase, counted from 0."""
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """Answers to a batch, for the loss."""
+        """Logits of a batch, for the loss."""
 
     def step(self, lr_factor: float) -> None:
-        """One step from the gradients of a backward pass, which it clears."""
+        """One optimiser step from the gradients of a backward pass; clears them."""
 
     def validate(self) -> float:
-        """Accuracy on the validation examples; NaN without any."""
+        """Accuracy on the validation examples; NaN if there are none."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the method keeps beside what was there before the task."""
+        """Everything that learning the task has changed so far."""
 
     def load_state_dict(self, state: dict[str, Any], phase: str | None) -> None:
-        """Go back to this state; ``phase`` is the one that had begun, None between two phases."""
+        """Restore a state; ``phase`` is the phase under way, None between two phases."""
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Position:
 
     phase: int = 0  # index of the phase
     begun: bool = False  # whether begin_phase was called for it
-    epoch: int = 0  # whole epochs of the phase
+    epoch: int = 0  # complete epochs of the phase
     batch: int = 0  # batches of the epoch under way
     step: int = 0  # steps of the phase
     total: int = 0  # steps of the task
@@ -112,7 +112,7 @@ class Fit:
         checkpoint: Checkpoint | None,
         belongs_to: dict[str, Any],
     ) -> None:
-        """``belongs_to`` says whose state it is, in values that JSON can hold: another's is not resumed."""
+        """``belongs_to`` identifies task, network and settings in JSON values; a state of others is refused."""
         self.learner, self.task, self.config = learner, task, config
         self.listener, self.checkpoint, self.belongs_to = listener, checkpoint, belongs_to
         self.report = TaskReport(learner.number, task.name)
@@ -123,11 +123,11 @@ class Fit:
         self._epoch_start = self.shuffle.get_state()
         self._losses, self._seen = torch.zeros((), device=learner.device), 0
         self._begin, self._before = perf_counter(), 0.0  # seconds that earlier processes spent on the task
-        self._rows = 0  # told to the listener
+        self._rows = 0  # rows given to the listener so far
         self.input_shape: list[int] = []
 
     def run(self) -> TaskReport:
-        """All phases, from the start or from where the checkpoint's state was saved."""
+        """Run all phases, from the start or from the checkpoint's state."""
         phases = self.learner.phases
         self.listener.start(self.learner.number, self.task.name, sum(phase.epochs for phase in phases) * self.steps)
         state = None if self.checkpoint is None else self.checkpoint.load()
@@ -161,7 +161,7 @@ class Fit:
             self.task.train, self.config.batch_size, shuffle=self.shuffle, skip=position.batch, loader=self.task.loader
         ):
             if position.batch == self.steps:
-                break  # an iterable of the user's that has more batches than it said
+                break  # a user's iterable with more batches than its length
             self.learner.before_step(phase, position.step, self)
             loss = self.step(inputs, labels, learning_rate(self.config.schedule, position.step / steps))
             self._losses += loss * len(labels)
@@ -191,7 +191,7 @@ class Fit:
         position.epoch, position.batch = position.epoch + 1, 0
         self._losses, self._seen = torch.zeros_like(self._losses), 0
         self._epoch_start = self.shuffle.get_state()
-        if self.foreign:  # its batches cannot be entered in the middle: every epoch's start must be on disk
+        if self.foreign:  # it can only resume at the start of an epoch, so that state must be on disk
             count_seconds()
             self._save()
 
@@ -206,7 +206,7 @@ class Fit:
         if self.config.channels_last and inputs.dim() in (4, 5):
             form = torch.channels_last if inputs.dim() == 4 else torch.channels_last_3d
             inputs = inputs.contiguous(memory_format=form)
-        torch.clear_autocast_cache()  # else an autocast context around learn() goes on with the first step's weights
+        torch.clear_autocast_cache()  # or an autocast context around learn() would reuse the first step's weights
         with self._precision():
             logits = self.learner.logits(inputs)
             if logits.shape != (len(inputs), self.task.classes):
@@ -229,14 +229,14 @@ class Fit:
             raise self.diverged(f"the loss became {self._losses.item()}", phase, self.position.epoch + 1)
 
     def diverged(self, what: str, phase: str, epoch: int) -> DivergedError:
-        """The error of a task that went wrong."""
+        """The error to raise for a task that diverged."""
         return DivergedError(
             f"task {self.learner.number}: {what} in phase {phase}, epoch {epoch}; the task is "
             f"dropped and earlier ones are as they were; try a smaller learning rate (now {self.learner.lr:g}) or rho"
         )
 
     def log(self, phase: str, event: str, epoch: int, **values: float) -> None:
-        """Tell the listener of an event."""
+        """Give the listener a row for this event."""
         learner, seconds = self.learner, self._before + perf_counter() - self._begin
         row = Row(learner.number, phase, event, epoch, self.position.total, seconds, learner.lr, learner.rho, **values)
         self._rows += 1
@@ -268,7 +268,7 @@ class Fit:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state that :meth:`state_dict` gave for the same task and configuration."""
+        """Continue from a state that :meth:`state_dict` returned for the same task and configuration."""
         check_same(state["belongs_to"], self.belongs_to)
         self.position = Position(**state["position"])
         self.shuffle.set_state(state["epoch_start"])
@@ -299,7 +299,7 @@ def check_same(saved: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 def check_examples(task: Task) -> None:
-    """Refuse empty data sets and labels without an output, where they can be seen before training."""
+    """Refuse empty data sets, and labels outside the head's classes where labels are known before training."""
     for name, examples in (("train", task.train), ("validation", task.validation), ("test", task.test)):
         if examples is None:
             continue

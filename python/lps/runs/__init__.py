@@ -1,1 +1,1 @@
-"""A run: its settings, what it shows and what it leaves behind."""
+"""A run: its settings, progress, directory, checkpoints and results."""

@@ -1,7 +1,7 @@
-"""The state of a task in learning, on disk: safe against a kill at any moment, and without pickle.
+"""The state of a task being learnt, on disk: safe against a kill at any moment, and without pickle.
 
-The directory holds ``state-<number>.safetensors``. A new file is written as a whole, read back and compared before the
-one before it is deleted; the newest whole one counts.
+The directory holds ``state-<number>.safetensors``. A new file is written atomically, read back and compared before the
+previous one is deleted; the newest complete one is loaded.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _DIGEST = "sha256"  # of everything else in the file
 class Checkpoint:
     """Keeps the state of learning in ``directory``, every ``every`` seconds.
 
-    ``stop`` may be set at any time, for instance by the handler of a signal: the step at hand is finished, the state is
-    saved, and ``learn`` ends with :class:`StoppedError`.
+    ``stop`` may be set at any time, for instance by a signal handler: the current step is finished, the state is saved,
+    and ``learn`` raises :class:`StoppedError`.
     """
 
     def __init__(self, directory: str | Path, every: float = 60.0) -> None:
@@ -52,7 +52,7 @@ class Checkpoint:
         return self.stop or monotonic() - self._saved >= self.every
 
     def save(self, state: State) -> None:
-        """Write the state; the one before it goes once this one is known to be whole."""
+        """Write the state; the previous one is deleted once this one has been verified."""
         content = encode(state)
         self.directory.mkdir(parents=True, exist_ok=True)
         before = self._files()
@@ -60,13 +60,13 @@ class Checkpoint:
         path = self.directory / f"state-{number}.safetensors"
         write_atomically(path, content)
         if hashlib.sha256(path.read_bytes()).digest() != hashlib.sha256(content).digest():
-            raise LPSError(f"{path}: reads otherwise than it was written; check the disk, the state before it is kept")
+            raise LPSError(f"{path}: does not read back as written; check the disk; the previous state is kept")
         for old in before:
             old.unlink()
         self._saved = monotonic()
 
     def load(self) -> State | None:
-        """The newest state that is whole; None without any file."""
+        """The newest complete state; None if there is no file."""
         problem: FileFormatError | None = None
         for path in reversed(self._files()):
             try:
@@ -78,14 +78,14 @@ class Checkpoint:
         return None
 
     def exists(self) -> bool:
-        """Whether there is a state to go on from."""
+        """Whether there is a state to resume from."""
         return bool(self._files())
 
     def clear(self) -> None:
         """Delete all states: the task is learnt and saved."""
         for path in self._files():
             path.unlink()
-        with suppress(OSError):  # it may not exist, or hold something else
+        with suppress(OSError):  # it may not exist, or hold other files
             self.directory.rmdir()
 
     def _files(self) -> list[Path]:
@@ -100,7 +100,7 @@ def _number(path: Path) -> int:
 
 
 def encode(state: State) -> bytes:
-    """The bytes of a file with this state: tensors as safetensors, everything else as JSON beside them."""
+    """The state as bytes of a file: tensors as safetensors, everything else as JSON in its metadata."""
     tensors: dict[str, Tensor] = {}
     manifest = json.dumps({"format": FORMAT, "version": VERSION, "state": _plain("state", state, tensors)})
     digest = _digest(manifest, tensors.values())
@@ -108,7 +108,7 @@ def encode(state: State) -> bytes:
 
 
 def decode(content: bytes) -> State:
-    """The state that :func:`encode` made bytes of; anything else is refused."""
+    """The state from the bytes that :func:`encode` returned; anything else is refused."""
     try:
         tensors = from_safetensors(content)
         size = int.from_bytes(content[:8], "little")
@@ -139,7 +139,7 @@ def _digest(manifest: str, tensors: Iterable[Tensor]) -> str:
 
 
 def _plain(where: str, value: Any, tensors: dict[str, Tensor]) -> Any:
-    """The value as JSON can hold it: every tensor, tuple and dict becomes an object with one key that says so."""
+    """The value as JSON: every tensor, tuple and dict becomes an object whose one key names its type."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor):

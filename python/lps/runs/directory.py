@@ -1,6 +1,6 @@
 """The run directory: ``config.yaml``, ``results.json``, ``metrics.csv``, TensorBoard events, ``model.lps``, ``state``.
 
-Files that a resumed run reads are replaced as a whole, so that a run can be killed at any moment.
+Files that a resumed run reads are replaced atomically, so that a run can be killed at any moment.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from lps.runs.settings import Settings
 from lps_kernels import __version__
 
 CONFIG, RESULTS, METRICS, MODEL = "config.yaml", "results.json", "metrics.csv", "model.lps"
-STATE = "state"  # the folder with the state of the task under way
+STATE = "state"  # the folder with the state of the task being learnt
 
-# What is written beside the values of a row: where it belongs.
+# Fields of a row that say where its values belong.
 _PLACE = ("task", "phase", "event", "epoch", "step", "seconds")
 
 
 @dataclass
 class Records:
-    """What was measured task by task; all else in results.json follows from it and the network."""
+    """What was measured per task; the rest of results.json is computed from it and the network."""
 
     accuracy: list[list[float]] = field(default_factory=list)  # row i: tasks 1 to i after task i
     tasks: list[dict[str, Any]] = field(default_factory=list)
@@ -72,7 +72,7 @@ def make_next(benchmark: str) -> Path:
 
 
 def check_unused(path: Path) -> None:
-    """Refuse a directory that holds something."""
+    """Refuse a directory that is not empty."""
     if path.exists() and not path.is_dir():
         raise ConfigError(f"output: {path} is a file; choose a directory")
     if path.exists() and any(not _is_left_over(file) for file in path.iterdir()):
@@ -81,7 +81,7 @@ def check_unused(path: Path) -> None:
 
 
 def _is_left_over(file: Path) -> bool:
-    """What a run that was killed before it had written anything leaves behind."""
+    """Whether a run that was killed at its very start may have left this file behind."""
     return file.name == LOCK or is_temporary(file)
 
 
@@ -126,7 +126,7 @@ def results_of(settings: Settings, method: Method, records: Records, artifact_by
 
 
 class RunDirectory:
-    """Writes what a run leaves behind, in a directory that is locked; ``steps`` is how many the learnt tasks took."""
+    """Writes the files of a run into its locked directory; ``steps`` are those of the tasks learnt so far."""
 
     def __init__(self, path: Path, settings: Settings, learnt: int, steps: int) -> None:
         self.path, self.settings = path, settings
@@ -140,11 +140,11 @@ class RunDirectory:
 
     @cached_property
     def _events(self) -> SummaryWriter:
-        # Events of steps that will be taken again are to be forgotten, like their rows.
+        # Drop events of steps that will be repeated, as their rows are dropped.
         return SummaryWriter(str(self.path), purge_step=self._purge)
 
     def __enter__(self) -> RunDirectory:
-        """Closes its files at the end of the block."""
+        """The files are closed at the end of the block."""
         return self
 
     def __exit__(
@@ -155,7 +155,7 @@ class RunDirectory:
         self._events.close()
 
     def resumed(self, place: Resumed) -> None:
-        """A task goes on in its middle: what was told of it before stands."""
+        """A task resumes in its middle: keep the rows written for it before."""
         self._table.write("".join(f"{line}\n" for line in self._unfinished[: place.rows]))
         self._purge += place.steps
 
@@ -170,11 +170,11 @@ class RunDirectory:
                 self._events.add_scalar(name, value, self._steps + row.step)
 
     def save(self, net: Lifelong, method: Method, records: Records, steps: int) -> dict[str, Any]:
-        """Write the network and the results after a task that took so many steps."""
+        """Write the network and the results after a task of ``steps`` steps."""
         self._steps += steps
         for number, accuracy in enumerate(records.accuracy[-1], start=1):
             self._events.add_scalar(f"test accuracy/task {number}", accuracy, self._steps)
-        # Killed between the first two lines, a resumed run leaves out the record; the other way round it would lack it.
+        # After a kill between these two lines the surplus record is ignored; in the other order it would be missing.
         self._write_results(method, records)
         net.save(self.path / MODEL)
         return self._write_results(method, records)
@@ -186,10 +186,10 @@ class RunDirectory:
         return results
 
     def _drop_rows_after(self, learnt: int) -> list[str]:
-        """Keep the header and the rows of finished tasks; returns those of the task under way."""
+        """Keep the header and the rows of finished tasks; returns the rows of the unfinished task."""
         path = self.path / METRICS
         header = ",".join(option.name for option in fields(Row))
-        # Whatever else someone put into the file is left out with the rows of unfinished tasks.
+        # Lines that are no rows of finished tasks are dropped, including ones that users added.
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
         kept = [line for line in lines if line.partition(",")[0] in {str(task) for task in range(1, learnt + 1)}]
         write_atomically(path, ("\n".join([header, *kept]) + "\n").encode())

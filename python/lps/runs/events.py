@@ -1,4 +1,4 @@
-"""What is told of how a task is learnt: while it goes on and at the end."""
+"""What a listener is told while a task is learnt, and the report at its end."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the log; what does not apply is NaN.
+    """One line of the log; values that do not apply to its event are NaN.
 
-    ``event`` is ``epoch`` (its mean loss, the accuracy on validation data, the rate), ``projection`` (the residuals of
-    ADMM before it) or ``pruned`` (the final projection: accuracy right after it).
+    ``event`` is ``epoch`` (mean loss, validation accuracy, samples per second), ``projection`` (residuals of ADMM) or
+    ``pruned`` (validation accuracy right after the final projection).
     """
 
     task: int
@@ -31,23 +31,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a task goes on."""
+    """Where a task resumes."""
 
     phase: str
     epoch: int  # of the phase, counted from 1
-    steps: int  # of the task, that were taken before
-    rows: int  # lines of the log that were told before
-    whole_epoch: bool  # the epoch starts anew, because its batches cannot be entered in the middle
+    steps: int  # of the task, taken before
+    rows: int  # rows of the log that the listener got before
+    whole_epoch: bool  # the epoch starts again, because its batches cannot resume in the middle
 
 
 class Listener:
-    """Is told how the learning goes; override what you need."""
+    """Callbacks while a task is learnt; override what you need."""
 
     def start(self, task: int, name: str, steps: int) -> None:
-        """A task of so many steps begins."""
+        """A task of ``steps`` steps begins."""
 
     def resumed(self, place: Resumed) -> None:
-        """Learning goes on from a saved state; comes after ``start``."""
+        """Learning resumes from a saved state; called after ``start``."""
 
     def step(self, phase: str, examples: int) -> None:
         """A step is done."""
@@ -58,7 +58,7 @@ class Listener:
 
 @dataclass
 class TaskReport:
-    """How a task went."""
+    """Times, validation accuracies and residuals of a learnt task."""
 
     task: int
     name: str

@@ -17,7 +17,7 @@ LOCK = ".lock"
 def locked(path: Path) -> Iterator[None]:
     """Make the directory and keep other processes from using it; the kernel releases it when this process dies.
 
-    The lock is one of the process (``lockf``), not of the open file: workers that it forks do not inherit it.
+    The lock belongs to the process (``lockf``), not to the open file: forked workers do not inherit it.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

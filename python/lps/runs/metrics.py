@@ -1,7 +1,7 @@
-"""What a run is judged by: numbers from the matrix of accuracies, and from the network's shares.
+"""Metrics of a run: from the accuracy matrix, and from the shares of weights that tasks own and use.
 
 Row i of the matrix holds the accuracies on tasks 1, 2, ... after task i was learnt; None where a task was not learnt
-yet. An accuracy that is NaN makes every number that depends on it NaN.
+yet. Metrics that depend on a NaN accuracy are NaN.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def bwt(matrix: Matrix) -> float:
 
 
 def capacity(net: Lifelong) -> list[float]:
-    """For each task, the fraction of all prunable weights that it owns."""
+    """Per task, the fraction of all prunable weights that it owns."""
     owned = [sum(partition.owned_by(task) for partition in _partitions(net)) for task in _tasks(net)]
     return [count / _prunable_weights(net) for count in owned]
 
 
 def capacity_per_layer(net: Lifelong) -> dict[str, list[float]]:
-    """For each layer, what fraction of it each task owns."""
+    """Per layer, the fraction of it that each task owns."""
     return {
         partition.name: [partition.owned_by(task) / partition.owner.numel() for task in _tasks(net)]
         for partition in _partitions(net)
@@ -65,7 +65,7 @@ def capacity_per_layer(net: Lifelong) -> dict[str, list[float]]:
 
 
 def density(net: Lifelong) -> list[float]:
-    """For each task, the fraction of all prunable weights that its network uses, own and reused."""
+    """Per task, the fraction of all prunable weights that it uses, own and reused."""
     used = []
     for task in _tasks(net):
         reused = (int(unpack_bits(p.mask(task), p.shape).sum()) for p in _partitions(net))
@@ -74,7 +74,7 @@ def density(net: Lifelong) -> list[float]:
 
 
 def separate_bytes(net: Lifelong) -> int:
-    """Size of one dense network in fp32 for each task instead: the whole backbone and the task's head, every time."""
+    """Size of separate dense fp32 networks, one per task: each with the whole backbone and the task's head."""
     backbone = _prunable_weights(net) + sum(tensor.numel() for _, tensor in net.common_tensors())
     heads = sum(parameter.numel() for parameter in net.heads.parameters())
     return BYTES_OF_FP32 * (len(net.learnt) * backbone + heads)

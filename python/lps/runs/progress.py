@@ -1,4 +1,4 @@
-"""What the user sees of a run: a bar on a terminal, plain lines in a log file, a table at the end."""
+"""What a run prints: a progress bar on a terminal, plain lines in a log file, a table at the end."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from lps.methods.lps.phases import PHASES
 from lps.runs.directory import RunDirectory
 from lps.runs.events import Listener, Resumed, Row
 
-# Lines of a log file: epochs not more often than this, except the last of a phase; some line at least this often.
+# Seconds between lines of a log file: at least, for epochs other than the last of a phase; at most, for any line.
 LEAST_SECONDS, MOST_SECONDS = 2.0, 10.0
 
 
 class Progress(Listener):
-    """Shows how the learning goes, and passes every row on to the run directory.
+    """Shows the progress of learning, and passes every row on to the run directory.
 
-    ``epochs`` are those of the phases of every task; ``steps`` is the number of training steps that this process has
-    before it, over all tasks.
+    ``epochs`` holds the epochs per task and phase; ``steps`` is the number of training steps left, over all tasks.
     """
 
     def __init__(self, epochs: Sequence[Sequence[int]], steps: int, directory: RunDirectory) -> None:
@@ -33,7 +32,7 @@ class Progress(Listener):
         self.bar: tqdm[Any] | None = None
 
     def start(self, task: int, name: str, steps: int) -> None:
-        """A task of so many steps begins."""
+        """A task of ``steps`` steps begins."""
         self.label = f"task {task}/{len(self.all_epochs)} {name}"
         self.epochs = dict(zip(PHASES, self.all_epochs[task - 1], strict=True))
         self.phase, self.epoch, self.accuracy, self.rho = PHASES[0], 1, nan, 0.0
@@ -44,7 +43,7 @@ class Progress(Listener):
             self.bar.set_description_str(self.label)
 
     def resumed(self, place: Resumed) -> None:
-        """Say where learning goes on."""
+        """Say where learning resumes."""
         self.directory.resumed(place)
         self.steps -= place.steps
         self.phase, self.epoch = place.phase, place.epoch
@@ -65,14 +64,14 @@ class Progress(Listener):
             self._line(f"{self._place()}  {self._speed(self.seen / (perf_counter() - self.epoch_begin))}")
 
     def row(self, row: Row) -> None:
-        """A line for the log; the user sees some of them."""
+        """A row for the log, of which some are shown."""
         self.directory.row(row)
         if row.event == "epoch":
             self._show_epoch(row)
         elif row.event == "pruned":
             change = f"val {percent(self.accuracy)} -> {percent(row.accuracy)}"
             self._line(f"{self.label}  pruned  {change}  density {percent(row.density, 1)}")
-        elif row.rho != self.rho:  # the first projection of a level tells how far it is to the pruned network
+        elif row.rho != self.rho:  # show the primal residual at the start of each level
             self.rho = row.rho
             if not self.terminal:
                 self._line(f"{self.label}  admm  penalty {row.rho:g}  distance to the pruned network {row.primal:.3g}")
@@ -84,7 +83,7 @@ class Progress(Listener):
         self._line(f"{self.label}  learnt in {seconds:.1f} s  test {percent(accuracy[-1])}  average {percent(average)}")
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self.bar is not None:
             self.bar.close()
             self.bar = None
@@ -123,7 +122,7 @@ def percent(share: float | None, digits: int = 2) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """A table with the first column to the left and the others to the right; the first row is the heading."""
+    """A table with the first column left-aligned and the others right-aligned; the first row is the heading."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(

@@ -45,7 +45,7 @@ def train(
 ) -> tuple[dict[str, Any], Path]:
     """Learn all tasks; returns the results and the run directory.
 
-    ``before`` are the settings that a run in ``output`` was begun with, if it is to go on.
+    ``before`` are the settings that the run in ``output`` was started with, if it is to be resumed.
     """
     with ExitStack() as stack:
         net, records = None, Records()
@@ -61,20 +61,20 @@ def train(
         elif output is not None:
             check_unused(output)
         benchmark = _stream(settings)
-        tasks = list(benchmark)  # all of them, so that missing data is found before the first is learnt
+        tasks = list(benchmark)  # all of them now, so that missing data is found before the first task is learnt
         net = net or _new_network(settings, benchmark)
         _check_capacity(net, settings)
         path = output or make_next(settings.benchmark)
         if before is None:
             stack.enter_context(locked(path))
-            check_unused(path)  # again: another run may have used it meanwhile
+            check_unused(path)  # again: another run may have started in it meanwhile
         results = _learn(net.to(device), tasks, settings, path, records)
     print()  # between the log and what the command prints
     return results, path
 
 
 def _learnt_before(path: Path, before: Settings, settings: Settings) -> tuple[Lifelong, Records]:
-    """The network and the records of a run that is to go on."""
+    """The network and the records of a run to resume."""
     net = load(path / MODEL)
     saved = net.metadata.stream
     if saved is None or replace(saved, tasks=before.tasks) != before.source():
@@ -118,7 +118,7 @@ def _check_capacity(net: Lifelong, settings: Settings) -> None:
             share = int(1e4 * (1 - config.reserve) / tasks) / 1e4
             raise CapacityError(f"{error}; {tasks} tasks of one size fit with an alpha of {share:g} each") from None
         for (partition, _), plan in zip(trial.prunable(), plans, strict=True):
-            # Which groups a task takes does not matter for how many are left.
+            # How many groups are left does not depend on which ones a task takes.
             groups = groups_with(partition.free(), plan.view).nonzero().squeeze(1)[: plan.keep_free]
             partition.owner.view(plan.view).index_fill_(1, groups, number)
             partition.spent = plan.spent
@@ -126,7 +126,7 @@ def _check_capacity(net: Lifelong, settings: Settings) -> None:
 
 
 def _learn(net: Lifelong, tasks: list[Task], settings: Settings, path: Path, records: Records) -> dict[str, Any]:
-    """Learn what is not learnt yet; after each task test all, then save."""
+    """Learn the remaining tasks; after each one, test all learnt tasks and save."""
     configs = [settings.of_task(number) for number in range(1, len(tasks) + 1)]
     steps = [
         sum(config.epochs) * steps_per_epoch(task.train, config.batch_size)
@@ -156,7 +156,7 @@ def _learn(net: Lifelong, tasks: list[Task], settings: Settings, path: Path, rec
                 if checkpoint.stop and number < len(tasks):
                     raise StoppedError("between two tasks")
         except DivergedError:
-            checkpoint.clear()  # nothing good comes of it with the same settings, and others are refused
+            checkpoint.clear()  # with the same settings it would diverge again, and a state with others is refused
             raise
         except (KeyboardInterrupt, StoppedError):
             sentence = f"interrupted; {len(records.tasks)} of {len(tasks)} tasks are learnt and saved"

@@ -1,4 +1,4 @@
-"""The settings of a run: their fields, how a preset, a file and flags become them, what resuming may change."""
+"""The settings of a run: their fields, how preset, file and flags are merged, what a resumed run may change."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 @dataclass(frozen=True)
 class Settings:
-    """All that determines a run; ``lps`` is how its tasks are learnt, ``options`` are the benchmark's own.
+    """Everything that determines a run; ``lps`` holds the method's settings, ``options`` those of the benchmark.
 
-    Every field in these two and every other field has a flag.
+    Every field has a flag, and so has every field inside these two.
     """
 
     benchmark: Text = option(
@@ -54,7 +54,7 @@ class Settings:
     norms: Text = option(
         "frozen",
         "",
-        "biases and normalisation: learnt with task 1 and frozen, or a copy of their own for every task",
+        "biases and normalisation: learnt with task 1 and frozen, or a copy per task",
         choices=NORMS,
     )
     fill_last: bool = option(False, "", "the last task takes all that is free")
@@ -76,7 +76,7 @@ class Settings:
         None, "N", "threads of torch; by default torch's choice", expected=f"1 to {MOST_THREADS}"
     )
     save_every: Seconds = option(
-        60.0, "SECONDS", "how often the state of the task in learning is saved", expected="seconds above 0, up to 1e9"
+        60.0, "SECONDS", "how often the state of the task being learnt is saved", expected="seconds above 0, up to 1e9"
     )
     output: Text | None = option(
         None, "DIR", "run directory; by default the next free runs/<benchmark>-<number>", expected=TEXT
@@ -85,7 +85,7 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse words that are not among the choices."""
+        """Refuse values that are not among the choices."""
         for chosen in fields(self):
             value, choices = getattr(self, chosen.name), chosen.metadata.get("choices")
             if choices and value not in choices:
@@ -97,12 +97,12 @@ class Settings:
         return self.lps.seed
 
     def of_task(self, number: int) -> TaskConfig:
-        """How this task, counted from 1, is learnt."""
+        """The method's settings for this task, counted from 1."""
         config = self.lps.of_task(number)
         return replace(config, alpha="rest") if self.fill_last and number == self.tasks else config
 
     def source(self) -> Source:
-        """Where the tasks come from, as ``lps.eval`` needs it; options that have their default are left out."""
+        """The source of the tasks, as ``lps.eval`` needs it; options with default values are left out."""
         defaults = asdict(own_options(self.benchmark, {}))
         options = {name: value for name, value in self.options.items() if value != defaults[name]}
         seed = self.seed if self.stream_seed is None else self.stream_seed
@@ -113,14 +113,14 @@ class Settings:
         return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)
 
 
-# A settings file has these sections; a file without them, as earlier versions wrote it, is read as well.
+# Sections of a settings file; files of earlier versions have none and are read too.
 _SECTIONS = {
     "lps": {option.name for option in fields(LPSConfig)},
     "options": {option.name for benchmark in BENCHMARKS.values() for option in fields(benchmark.options)},
 }
 _OWN = {option.name for option in fields(Settings)} - set(_SECTIONS)
 
-# What changes no weight that is learnt already.
+# Settings that do not affect weights learnt already.
 _MAY_CHANGE = {"data_dir", "download", "tasks", "fill_last", "device", "threads", "save_every", "output"}
 
 
@@ -143,7 +143,7 @@ def read_settings(path: Path) -> dict[str, object]:
 
 
 def settings_from(given: Mapping[str, object]) -> Settings:
-    """Settings from values by name, on top of the preset that they choose; the first wrong one is refused."""
+    """Settings from values by name, on top of their preset; the first wrong one is refused."""
     for name in given:
         if name not in _OWN.union(*_SECTIONS.values()):
             raise ConfigError(f"{shown(name)}: is no setting; --help lists them all")
@@ -161,7 +161,7 @@ def settings_from(given: Mapping[str, object]) -> Settings:
 
 
 def preset(benchmark: object, name: object) -> dict[str, Any]:
-    """What the preset of this name says for a benchmark, by the names of settings; the rest have their defaults."""
+    """The values of a benchmark's preset, by setting; the other settings have their defaults."""
     chosen = known(benchmark)
     if not isinstance(name, str) or name not in chosen.presets:
         raise ConfigError(f"preset: expected one of {', '.join(chosen.presets)}, got {shown(name)}")
@@ -169,9 +169,9 @@ def preset(benchmark: object, name: object) -> dict[str, Any]:
 
 
 def contradiction(before: Settings, now: Settings, learnt: int) -> str | None:
-    """Why a run with ``learnt`` finished tasks cannot go on with other settings, or None if it can.
+    """Why a run with ``learnt`` finished tasks cannot resume with changed settings, or None if it can.
 
-    Places and devices may change, how many tasks there are and what the tasks to come get.
+    Paths, devices, the number of tasks and the shares and epochs of later tasks may change.
     """
     remedy = "leave it as it is or start another run"
     if now.tasks < learnt:
@@ -189,7 +189,7 @@ def contradiction(before: Settings, now: Settings, learnt: int) -> str | None:
 
 
 def _fixed(settings: Settings) -> dict[str, object]:
-    """What must not change while a run goes on, whatever the task."""
+    """Settings that must stay the same when a run is resumed, for all tasks."""
     values = {**asdict(settings.lps), **asdict(settings), **settings.options, "stream_seed": settings.source().seed}
     left_out = {*_MAY_CHANGE, *_SECTIONS, *PER_TASK}
     return {name: value for name, value in values.items() if name not in left_out}
@@ -219,7 +219,7 @@ def _mapping(value: object, where: str = "") -> Mapping[object, object]:
 
 
 def _plain(value: Any) -> Any:
-    """The value without tuples, which YAML does not know."""
+    """The value with lists for tuples, which YAML lacks."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a request to stop: the step at hand is finished and its state saved."""
+"""SIGINT and SIGTERM as a request to stop: the current step is finished and the state saved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Request:
 def stop_on_signals(checkpoint: Checkpoint) -> Iterator[Request]:
     """Within this block a signal sets ``checkpoint.stop``; a second one interrupts at once.
 
-    The handlers are set whatever was there before: a shell lets the commands of a background job ignore SIGINT.
+    The handlers replace any earlier ones, SIG_IGN too: a shell makes background jobs ignore SIGINT.
     """
     request = Request()
 

@@ -1,5 +1,5 @@
-"""Learn-Prune-Share (Wang et al., ICDM 2020): a task prunes itself a part of the free weights and reuses a learnt
-selection of the earlier tasks' weights.
+"""Learn-Prune-Share (Wang et al., ICDM 2020): a task prunes the free weights down to its own share and reuses the
+earlier tasks' weights that a learnt mask selects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class LPS:
-    """Teaches a :class:`lps.Lifelong` network; ``optimizer`` makes another optimiser than Adam."""
+    """Learns tasks into a :class:`lps.Lifelong` network; ``optimizer`` makes an optimiser to use instead of Adam."""
 
     def __init__(self, net: Lifelong, config: LPSConfig, optimizer: OptimizerFactory | None = None) -> None:
         self.net, self.config, self.optimizer = net, config, optimizer
@@ -40,13 +40,13 @@ class LPS:
     def learn(
         self, task: Task, *, listener: Listener | None = None, checkpoint: Checkpoint | None = None
     ) -> TaskReport:
-        """Learn one more task, or leave the network as it was."""
+        """Learn one more task; if that fails, the network does not change."""
         net, number = self.net, len(self.net.learnt) + 1
         config = self.config.of_task(number)
         plans = plan_task(net, config)
         check_examples(task)
         with _all_generators_kept(), net.keep_modes(), net.transaction() as draft:
-            # A seed of its own for each task: a later task does not depend on how the earlier ones were learnt.
+            # A seed per task: a later task does not depend on how many random numbers the earlier ones drew.
             torch.manual_seed(int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0]))
             belongs_to = self._belongs_to(task, config)
             learner = PhasedLearner(net, task, config, plans, draft, self.optimizer)
@@ -101,11 +101,11 @@ class LPS:
         return self.net.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the tasks of another network of the same form."""
+        """Load the tasks of another network of the same architecture."""
         self.net.load_state_dict(state)
 
     def figures(self) -> dict[str, Any]:
-        """Shares of the weights, and what separate networks would take."""
+        """Shares of the weights, and the size of separate networks."""
         return {
             "capacity": capacity(self.net),
             "capacity_per_layer": capacity_per_layer(self.net),
@@ -115,14 +115,14 @@ class LPS:
 
 
 def _all_generators_kept() -> AbstractContextManager[None]:
-    """Seeding touches the generators of all devices."""
+    """Restore the generators of all devices afterwards: seeding changes every one."""
     devices = range(torch.cuda.device_count())
     kept: AbstractContextManager[None] = torch.random.fork_rng(devices)
     return kept
 
 
 def _listed(value: Any) -> Any:
-    """The value as a state file gives it back: with lists for tuples."""
+    """The value as JSON returns it: with lists for tuples."""
     if isinstance(value, dict):
         return {key: _listed(item) for key, item in value.items()}
     return [_listed(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""The projection of ADMM over all layers, and how far it is from converged."""
+"""The ADMM projection over all layers, and its residuals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lps_kernels.owner import free_coordinates, is_kept
 
 
 def projection(weights: Sequence[Weight], plans: Sequence[LayerPlan], *, fresh: bool) -> None:
-    """One ADMM update of targets and duals; ``fresh`` forgets the duals before it."""
+    """One ADMM update of targets and duals; ``fresh`` sets the duals to 0 first."""
     admm_update_(
         [weight.v for weight in weights],
         [cast("Tensor", weight.centre) for weight in weights],
@@ -31,7 +31,7 @@ def projection(weights: Sequence[Weight], plans: Sequence[LayerPlan], *, fresh: 
 
 
 def residuals(weights: Sequence[Weight], before: Sequence[Tensor]) -> tuple[float, float]:
-    """Distance of the weights from their projection, and of the projection from the one ``before``."""
+    """Primal (weights to their projection) and dual (projection to the one ``before``) distance, in the L2 norm."""
     primal = dual = 0.0
     for weight, old in zip(weights, before, strict=True):
         for v, centre, owner, z in parts(weight.v, cast("Tensor", weight.centre), weight.partition.owner, old):
@@ -50,7 +50,7 @@ def targets_of(weight: Weight) -> Tensor:
 
 
 def _target(centre: Tensor, owner: Tensor) -> Tensor:
-    """The projection that ``centre`` and ``kept`` stand for: Z where free, Y where owned."""
+    """The projection, read from ``centre`` and the ``kept`` bits: Z where free, Y where owned."""
     kept = is_kept(owner)
     return torch.where(free_coordinates(owner), torch.where(kept, centre, 0), kept.to(centre.dtype))
 

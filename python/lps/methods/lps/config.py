@@ -1,4 +1,4 @@
-"""How the tasks of a network are learnt."""
+"""The settings of Learn-Prune-Share, for all tasks and for one task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARINGS = ("elementwise", "structured")
 SCHEDULES = ("constant", "linear", "cosine")
 PRECISIONS = ("fp32", "bf16")
 
-# A share of every layer, or one per layer whose name matches a shell pattern (the first match counts).
+# One share for every layer, or a mapping from shell patterns of layer names to shares (the first match counts).
 Share = float | Mapping[str, float]
 Epochs = tuple[int, int, int]  # of warm-up, ADMM and final
 
@@ -27,11 +27,11 @@ _PER_TASK = "a list gives one per task, its last one to all that follow"
 
 @dataclass(frozen=True)
 class LPSConfig:
-    """What a task may take, what it may reuse and how it is trained.
+    """How many weights a task owns and reuses, and how it is trained.
 
-    ``alpha`` is the share of a layer's weights (or groups) that becomes the task's own, ``"rest"`` all that is free;
+    ``alpha`` is the share of a layer's weights (or groups) that the task will own, ``"rest"`` all that is free;
     ``beta`` the share of the earlier tasks' weights (or groups) that it reuses. ``reserve`` is the share of every
-    layer that must still be free afterwards. ``epochs`` are those of warm-up, ADMM and final. ``alpha``, ``beta`` and
+    layer that must still be free afterwards. ``epochs`` are for warm-up, ADMM and final. ``alpha``, ``beta`` and
     ``epochs`` may also be tuples with one value per task, of which the last repeats. The penalty starts at ``rho`` and
     grows tenfold ``rho_levels - 1`` times at equal intervals. ``schedule`` is how the learning rate falls within each
     phase. ``precision`` is that of the forward and backward pass in training; weights and optimiser stay in fp32.
@@ -72,7 +72,7 @@ class LPSConfig:
     channels_last: bool = option(False, "", "keep images in training as height, width, channels in memory")
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used, before anything is trained."""
+        """Refuse unusable values before anything is trained."""
         for name in PER_TASK:
             _expect(len(self._values(name)) > 0, name, "at least one value", "none")
             for value in self._values(name):
@@ -90,7 +90,7 @@ class LPSConfig:
         _expect(self.precision in PRECISIONS, "precision", f"one of {', '.join(PRECISIONS)}", self.precision)
 
     def of_task(self, number: int) -> TaskConfig:
-        """How this task, counted from 1, is learnt: single values in place of those per task."""
+        """The settings of one task, counted from 1, in place of values per task."""
         values = {field.name: getattr(self, field.name) for field in fields(LPSConfig)}
         for name in PER_TASK:
             several = self._values(name)
@@ -98,7 +98,7 @@ class LPSConfig:
         return TaskConfig(**values)
 
     def _values(self, name: str) -> Sequence[Any]:
-        """The field's values per task; one that holds for all tasks stands alone."""
+        """The field's values per task; a list of one if the value holds for all tasks."""
         value = getattr(self, name)
         several = isinstance(value, tuple | list)
         if name == "epochs":
@@ -108,7 +108,7 @@ class LPSConfig:
 
 @dataclass(frozen=True)
 class TaskConfig(LPSConfig):
-    """How one task is learnt: an LPSConfig that has no values per task."""
+    """The settings of one task: an LPSConfig without values per task."""
 
     alpha: Share | Literal["rest"] = 0.1
     beta: Share = 0.9
@@ -116,7 +116,7 @@ class TaskConfig(LPSConfig):
 
 
 def check_patterns(name: str, share: object, layers: Sequence[str]) -> None:
-    """Refuse a pattern of a mapping that matches no layer: a typing error would go unnoticed."""
+    """Refuse a pattern that matches no layer: it is probably misspelt."""
     for pattern in share if isinstance(share, Mapping) else ():
         if not any(fnmatchcase(layer, pattern) for layer in layers):
             raise ConfigError(f"{name}: expected patterns of layers ({', '.join(layers)}), got {pattern}")

@@ -1,4 +1,4 @@
-"""One task by Learn-Prune-Share: warm-up (learn), ADMM (prune and share), final (retrain what is left)."""
+"""One task of Learn-Prune-Share: warm-up (learn), ADMM (prune and share), final (retrain the kept weights)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PHASES = ("warm-up", "admm", "final")
 
 
 class PhasedLearner:
-    """The state of one task between its first step and its commit."""
+    """Learns one task, from its first step until it can be committed."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class PhasedLearner:
         self.device = next(net.parameters()).device
         self.rho = self.lr = 0.0
         per_epoch = steps_per_epoch(task.train, config.batch_size)
-        # Before which steps of the ADMM phase the weights are projected: the penalty from there on, and a fresh start.
+        # ADMM steps before which the weights are projected, each with the new penalty and whether duals restart at 0.
         self._projections = penalties(config.rho, config.rho_levels, config.epochs[1] * per_epoch, per_epoch)
         others = self._make_trainable(draft)
         # The common tensors that this task may change.
@@ -59,7 +59,7 @@ class PhasedLearner:
         )
 
     def begin_epoch(self) -> None:
-        """Training mode, whatever happened since the last one."""
+        """Back to training mode: validation or a listener may have changed it."""
         self.net.train()
 
     def _make_trainable(self, draft: Draft) -> list[nn.Parameter]:
@@ -68,11 +68,11 @@ class PhasedLearner:
         head = self.task.make_head(net.features).to(self.device, next(net.prunable())[1].dtype)
         draft.add_head(head)
         for parameter in net.parameters():
-            parameter.grad = None  # of a user's own backward pass
+            parameter.grad = None  # left by a backward pass of the caller
         for partition, weight in net.prunable():
             weight.requires_grad_(True)
             for tensor in (weight, partition.owner, partition.w_bar):
-                tensor.data = tensor.data.contiguous()  # a user's channels-last layers; the operators write in place
+                tensor.data = tensor.data.contiguous()  # channels-last backbones; the operators write in place
         if self.number == 1:
             common = [parameter for parameter in net.common_parameters() if parameter.requires_grad]
         else:
@@ -81,7 +81,7 @@ class PhasedLearner:
 
     @torch.no_grad()
     def _start_private(self) -> list[nn.Parameter]:
-        """Private tensors of a later task start as task 1 has them; returns those that are trained."""
+        """Private tensors of a later task start with task 1's values; returns the trainable ones."""
         trained = []
         values = self.net.private_of(1) if self.net.private_names else {}
         for name, tensor in self.net.common_tensors():
@@ -94,20 +94,20 @@ class PhasedLearner:
 
     @torch.no_grad()
     def _begin(self, partition: Partition, weight: nn.Parameter, plan: LayerPlan) -> Weight:
-        """The backbone's own weights for task 1, fresh ones later; masks of 1, or of 0 where nothing may be reused."""
+        """Start from the backbone's weights in task 1, later from fresh ones and masks of 1 (0 where beta is 0)."""
         if self.number == 1:
             return Weight(partition, weight, weight.detach().clone())
         masks = 0.0 if plan.beta == 0 else 1.0
         return Weight(partition, weight, torch.where(partition.free(), partition.fresh_weights(), masks))
 
     def begin_phase(self, phase: str, fit: Fit) -> None:
-        """Prepare what the phase needs and say which coordinates it moves."""
+        """Before the final phase, prune; then prepare the steps of the phase."""
         if phase == "final":
             self._prune(fit)
         self._make_ready(phase)
 
     def _make_ready(self, phase: str) -> None:
-        """Fresh optimiser state for the steps of a phase."""
+        """Reset the optimiser and choose which coordinates the phase may move."""
         self.rho = 0.0
         moves = ["free"] * len(self.plans)
         if phase == "admm":
@@ -120,13 +120,13 @@ class PhasedLearner:
         self._stepper.start_phase(moves)
 
     def before_step(self, phase: str, step: int, fit: Fit) -> None:
-        """In ADMM, project where the plan says so."""
+        """In the ADMM phase, project before the scheduled steps."""
         if phase == "admm" and step in self._projections:
             self.rho, fresh = self._projections[step]
             self.project(fit, fresh=fresh)
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """Answers of the task being learnt."""
+        """Logits of the task being learnt."""
         features = self.net.backbone(inputs)
         if features.shape != (len(inputs), self.net.features):
             raise ConfigError(
@@ -141,7 +141,7 @@ class PhasedLearner:
         self.lr = self._stepper.step(lr_factor, self.rho)
 
     def validate(self) -> float:
-        """Accuracy on the validation examples, in fp32; NaN without any."""
+        """Accuracy on the validation examples, in fp32; NaN if there are none."""
         torch.clear_autocast_cache()
         validation = self.task.validation
         if validation is None:
@@ -151,7 +151,7 @@ class PhasedLearner:
     @torch.no_grad()
     def project(self, fit: Fit, *, fresh: bool) -> None:
         """One ADMM update of targets and duals, with its residuals."""
-        # A fresh level has no old target.
+        # The first projection of a level has no earlier target.
         old = [weight.v if fresh else targets_of(weight) for weight in self.weights]
         projection(self.weights, self.plans, fresh=fresh)
         primal, dual = residuals(self.weights, old)
@@ -180,7 +180,7 @@ class PhasedLearner:
         self._stepper.close()
 
     def check_weights(self, fit: Fit) -> None:
-        """The loss tells of a step only after it was taken: look at what the last one left."""
+        """Refuse infinite or NaN weights: the loss cannot show what the last step did."""
         tensors = [*(weight.v for weight in self.weights), *self.net.heads[-1].parameters()]
         tensors += [tensor for _, tensor in self.net.common_tensors() if tensor.is_floating_point()]
         if not all(part.isfinite().all() for tensor in tensors for (part,) in parts(tensor.detach().contiguous())):
@@ -201,7 +201,7 @@ class PhasedLearner:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any], phase: str | None) -> None:
-        """Go back to a state of this task; ``phase`` is the one that had begun, None between two phases."""
+        """Restore a state of this task; ``phase`` is the phase under way, None between two phases."""
         for weight, v, kept in zip(self.weights, state["v"], state["kept"], strict=True):
             weight.v.copy_(v)
             flags = unpack_bits(kept.to(self.device), weight.v.shape)

@@ -1,4 +1,4 @@
-"""How many weights or groups of each layer a task takes and reuses, settled before it is trained."""
+"""How many weights or groups of each layer a task takes and reuses, computed before it is trained."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ UNITS = {"irregular": "weights", "column": "columns", "filter": "filters", "chan
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """Exact counts for one layer."""
+    """Exact counts of weights or groups for one layer and one task."""
 
     keep_free: int
     keep_owned: int
     view: View
     sharing_view: View
     beta: float
-    spent: float  # the sum of alpha once this task is committed
+    spent: float  # sum of alpha over all tasks up to this one
 
 
 def plan_task(net: Lifelong, config: TaskConfig) -> list[LayerPlan]:
@@ -35,12 +35,12 @@ def plan_task(net: Lifelong, config: TaskConfig) -> list[LayerPlan]:
     task = len(net.learnt) + 1
     if task > MAX_TASKS:
         raise CapacityError(f"task {task}: expected at most {MAX_TASKS} tasks in one network")
-    net.check_modes()
+    net.check_settings()
     layers = [partition.name for partition, _ in net.prunable()]
     check_patterns("alpha", config.alpha, layers)
     check_patterns("beta", config.beta, layers)
     plans = []
-    room = []  # (free share, layer, asked, allowed, groups) of layers that are asked too much
+    room = []  # (free share, layer, asked, allowed, groups) of layers with too little free
     for partition, _ in net.prunable():
         check_dtype(partition.name, partition.w_bar)
         view = group_view(partition.shape, net.pattern)
@@ -71,7 +71,7 @@ def plan_task(net: Lifelong, config: TaskConfig) -> list[LayerPlan]:
     if config.alpha == "rest" and not any(plan.keep_free for plan in plans):
         raise CapacityError(f"task {task}: no layer has anything free beside the reserve; only alpha 0 (reuse) fits")
     for (partition, _), plan in zip(net.prunable(), plans, strict=True):
-        if plan.keep_free == 0 and plan.keep_owned == 0:  # would cut the network in two
+        if plan.keep_free == 0 and plan.keep_owned == 0:  # no signal would pass this layer
             raise CapacityError(
                 f"task {task}: layer {partition.name} would own none of its {plan.view[1]} {UNITS[net.pattern]} "
                 f"({count_groups(partition.free(), plan.view)} are free) and reuse none; raise its alpha or beta"
@@ -80,5 +80,5 @@ def plan_task(net: Lifelong, config: TaskConfig) -> list[LayerPlan]:
 
 
 def rounded(share: float) -> int:
-    """To the nearest whole number, halves up; Python's round goes to the even one."""
+    """The nearest integer, halves up; Python's round() takes halves to the even one."""
     return floor(share + 0.5)

@@ -1,7 +1,7 @@
 """The two ways to step the trained tensor ``v`` of every layer.
 
-By default the module's own parameter is the effective weight and one fused operator steps ``v`` and rewrites it. Any
-other optimiser holds ``v`` as the parameter, and the effective weight is composed from it by autograd.
+By default the module's parameter holds the effective weight, and one fused operator steps ``v`` and rewrites it. With
+any other optimiser ``v`` is the parameter, and the effective weight is composed from it under autograd.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class Weight:
 
 
 class Stepper(Protocol):
-    """Steps the weights and the ordinary parameters (head; with task 1 also biases and the like)."""
+    """Steps the weights and the ordinary parameters (the head; in task 1, or if private, also biases and norms)."""
 
     def start_phase(self, moves: Sequence[str]) -> None:
-        """Begin with fresh optimiser state; ``moves`` says for each weight which coordinates may change."""
+        """Begin with new optimiser state; ``moves`` says per weight which coordinates may change."""
 
     def step(self, lr_factor: float, rho: float) -> float:
-        """One step from the gradients of a backward pass, which it clears; returns the learning rate."""
+        """One step from the gradients of a backward pass; clears them and returns the learning rate."""
 
     def refresh(self) -> None:
-        """Take over a ``v`` that was changed from outside."""
+        """Update the effective weights after ``v`` was changed outside of :meth:`step`."""
 
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's state in the phase that has begun."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state of the same phase, which must have begun."""
+        """Restore a state of the same phase, which must have begun."""
 
     def close(self) -> None:
         """Leave the backbone as it was found: plain parameters."""
@@ -62,7 +62,7 @@ class FusedStepper:
         self.refresh()
 
     def start_phase(self, moves: Sequence[str]) -> None:
-        """Fresh Adam moments."""
+        """Reset the moments of Adam."""
         self.proximal = []
         for kind, weights in _by_moves(self.weights, moves).items():
             layers = [WeightState(w.parameter, w.v, w.partition.w_bar, w.partition.owner, w.centre) for w in weights]
@@ -70,7 +70,7 @@ class FusedStepper:
         self.plain = torch.optim.Adam(self.others, self.lr, fused=True)
 
     def step(self, lr_factor: float, rho: float) -> float:
-        """One fused call for the weights (two where some masks are fixed), one for the rest."""
+        """One fused call for the weights (two where some masks are fixed), one for the other parameters."""
         lr = self.lr * lr_factor
         for adam in self.proximal:
             adam.param_groups[0].update(lr=lr, rho=rho, tau=rho)
@@ -143,20 +143,18 @@ class ComposedStepper:
             raise
 
     def start_phase(self, moves: Sequence[str]) -> None:
-        """A new optimiser, and a copy of what it must not move."""
+        """A new optimiser, and a copy of the values that it must not change."""
         self.groups = _by_moves(self.weights, moves)
         self.optimizer = self.factory([*(weight.parameter for weight in self.weights), *self.others])
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise ConfigError("Lifelong: optimizer: expected one that steps without a closure, got LBFGS")
         self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
-        self.resting = [
-            ~movable(weight.partition.owner, kind) for weight, kind in zip(self.weights, moves, strict=True)
-        ]
-        self.fixed = [weight.v.clone() for weight in self.weights]
+        self.frozen = [~movable(weight.partition.owner, kind) for weight, kind in zip(self.weights, moves, strict=True)]
+        self.values = [weight.v.clone() for weight in self.weights]
 
     @torch.no_grad()
     def step(self, lr_factor: float, rho: float) -> float:
-        """Add the proximal pull to the gradients, step, and put back what must rest (weight decay moves it)."""
+        """Add the proximal pull to the gradients, step, and restore frozen coordinates (weight decay moves them)."""
         for kind, weights in self.groups.items():
             trained = [weight for weight in weights if weight.parameter.grad is not None]
             proximal_grad_(
@@ -172,8 +170,8 @@ class ComposedStepper:
             group["lr"] = lr * lr_factor
         self.optimizer.step()
         self.optimizer.zero_grad()
-        for weight, resting, fixed in zip(self.weights, self.resting, self.fixed, strict=True):
-            weight.v.copy_(torch.where(resting, fixed, weight.v))
+        for weight, frozen, values in zip(self.weights, self.frozen, self.values, strict=True):
+            weight.v.copy_(torch.where(frozen, values, weight.v))
         return float(self.optimizer.param_groups[0]["lr"])
 
     def refresh(self) -> None:
