@@ -109,8 +109,12 @@ class Lifelong(nn.Module):
     def _features(self, x: Tensor, task: int) -> Tensor:
         """What the backbone gives for a task; while other threads run another one, from weights composed for this call.
 
-        The bits are the same either way.
+        So too where gradients of the inputs are wanted: the backward pass reads the weights once more, after the next
+        task may have been written over them. The bits are the same either way.
         """
+        for_inputs = torch.is_grad_enabled() and x.requires_grad and not self._learning
+        if for_inputs and not any(weight.requires_grad for _, weight in self.prunable()):
+            return run_exact(self.backbone, x, ServedTask(self.prunable(), task, self._replaced(task), exact=True))
         if not self._switch.enter(task, self._write):
             return run_exact(self.backbone, x, ServedTask(self.prunable(), task, self._replaced(task), exact=True))
         try:

@@ -10,11 +10,12 @@ from typing import Any
 class Switch:
     """Lets several calls run on the weights of one task, and changes the task only while none does.
 
-    ``active`` is the task whose weights the backbone holds, 0 for none. ``write`` puts those of a task there.
+    ``active`` is the task whose weights were asked for last, 0 for none. ``write`` puts those of a task there.
     """
 
     def __init__(self, active: int = 0) -> None:
         self.active = active
+        self._written = False  # whether they are there: a copy may have been made in the middle of a change
         self._running = 0  # calls that use the weights of the active task now
         self._changed = Condition()
 
@@ -47,12 +48,12 @@ class Switch:
             while self._running:
                 self._changed.wait()
             if write is None:
-                self.active = task
+                self.active, self._written = task, True
             else:
                 self._change(task, write)
 
     def _change(self, task: int, write: Callable[[int], None]) -> None:
-        if self.active != task:
-            self.active = 0  # until all layers are written
+        if self.active != task or not self._written:
+            self._written = False  # until all layers are
             write(task)
-            self.active = task
+            self.active, self._written = task, True
