@@ -50,6 +50,7 @@ class LPS:
             torch.manual_seed(int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0]))
             belongs_to = self._belongs_to(task, config)
             learner = PhasedLearner(net, task, config, plans, draft, self.optimizer)
+            belongs_to["head"] = [[name, list(tensor.shape)] for name, tensor in net.heads[-1].state_dict().items()]
             try:
                 fit = Fit(learner, task, config, listener or Listener(), checkpoint, belongs_to)
                 report = fit.run()
@@ -73,6 +74,7 @@ class LPS:
             "examples": length(task.train),
             "digests": [learnt.digest for learnt in net.learnt],
             "layers": [[partition.name, list(partition.shape)] for partition, _ in net.prunable()],
+            "first weights of spread": [partition.init_std for partition, _ in net.prunable()],
             "pattern": net.pattern,
             "sharing": net.sharing,
             "norms": net.norms,
