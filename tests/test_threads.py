@@ -12,6 +12,7 @@ import pytest
 import torch
 from lps import Lifelong, Listener
 from lps.errors import ConfigError
+from lps.switch import Switch
 from torch import Tensor, fx, nn
 
 from tests.toy import QUICK, answers, inputs_of, toy_convnet, toy_net, toy_task
@@ -84,6 +85,16 @@ def test_another_threads_task_is_refused_while_one_is_learnt() -> None:
         "Lifelong: task: a task per example is not available during learn()",
     }
     assert len(errors) == 50
+
+
+def test_a_call_that_began_before_learn_does_not_write_over_the_task_in_learning() -> None:
+    switch = Switch()
+    switch.take(2)  # as learn does
+    assert not switch.enter(1, lambda _: pytest.fail("writes"))
+    switch.take(0)
+    written: list[int] = []
+    assert switch.enter(1, written.append)
+    assert written == [1]
 
 
 def test_a_copy_has_a_switch_of_its_own() -> None:

@@ -16,6 +16,7 @@ class Switch:
     def __init__(self, active: int = 0) -> None:
         self.active = active
         self._written = False  # whether they are there: a copy may have been made in the middle of a change
+        self._reserved = False
         self._running = 0  # calls that use the weights of the active task now
         self._changed = Condition()
 
@@ -30,7 +31,7 @@ class Switch:
     def enter(self, task: int, write: Callable[[int], None]) -> bool:
         """Put the weights of a task in place until :meth:`leave`; False if calls of another task run on theirs."""
         with self._changed:
-            if self.active != task and self._running:
+            if self.active != task and (self._running or self._reserved):
                 return False
             self._change(task, write)
             self._running += 1
@@ -43,12 +44,14 @@ class Switch:
             self._changed.notify_all()
 
     def take(self, task: int, write: Callable[[int], None] | None = None) -> None:
-        """Go over to a task once no call runs; without ``write`` the weights are the caller's business."""
+        """Go over to a task once no call runs; without ``write`` the weights are the caller's business, and no call
+        changes them until the caller takes task 0.
+        """
         with self._changed:
             while self._running:
                 self._changed.wait()
             if write is None:
-                self.active, self._written = task, True
+                self.active, self._written, self._reserved = task, True, task != 0
             else:
                 self._change(task, write)
 
