@@ -19,7 +19,7 @@ from lps.draft import Draft
 from lps.errors import ConfigError
 from lps.metadata import Metadata
 from lps.methods.lps import LPS
-from lps.methods.lps.config import PATTERNS, SHARINGS, LPSConfig
+from lps.methods.lps.config import PATTERNS, PRECISIONS, SHARINGS, LPSConfig
 from lps.methods.lps.steppers import OptimizerFactory
 from lps.partition import Partition, find_partitions
 from lps.private import NORMS, PrivateTensors, find_private
@@ -253,10 +253,12 @@ class Lifelong(nn.Module):
 
     def _freeze_norm_statistics(self) -> None:
         """Keep the statistics that learnt tasks depend on; a task that learns its own is left to update them."""
+        frozen = [*self.heads[: len(self.learnt)]]
         if self.learnt and not (self._learning and self.private_names):
-            for module in self.backbone.modules():
-                if isinstance(module, _NormBase):
-                    module.eval()
+            frozen.append(self.backbone)
+        for module in (inner for outer in frozen for inner in outer.modules()):
+            if isinstance(module, _NormBase):
+                module.eval()
 
     @contextmanager
     def keep_modes(self) -> Iterator[None]:
@@ -306,6 +308,9 @@ class Lifelong(nn.Module):
 
         ``precision="bf16"`` runs under autocast. ``loader`` holds options for the DataLoader, as in a task.
         """
+        if precision not in PRECISIONS:
+            raise ConfigError(f"Lifelong: precision: expected one of {', '.join(PRECISIONS)}, got {precision}")
+        self._number(task)  # refused before the modes change: another thread may be learning
         device = next(self.parameters()).device
         right = total = 0
         context = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()

@@ -67,7 +67,8 @@ class FusedStepper:
         for kind, weights in _by_moves(self.weights, moves).items():
             layers = [WeightState(w.parameter, w.v, w.partition.w_bar, w.partition.owner, w.centre) for w in weights]
             self.proximal.append(ProximalAdam(layers, self.lr, moves=kind))
-        self.plain = torch.optim.Adam(self.others, self.lr, fused=True)
+        # As a group: there may be none of them.
+        self.plain = torch.optim.Adam([{"params": self.others}], self.lr, fused=True)
 
     def step(self, lr_factor: float, rho: float) -> float:
         """One fused call for the weights (two where some masks are fixed), one for the rest."""
