@@ -310,6 +310,8 @@ def test_a_damaged_state_alone_is_refused_with_a_sentence(tmp_path: Path) -> Non
     (tmp_path / "state-x.safetensors").write_bytes(b"not ours")
     with pytest.raises(FileFormatError, match=r"state-1\.safetensors: is not a whole .*; delete it to learn"):
         Checkpoint(tmp_path).load()
+    with pytest.raises(LPSError, match=r"state-1\.safetensors: cannot be made: File exists; choose another"):
+        Checkpoint(tmp_path / "state-1.safetensors").save({})
     with pytest.raises(ConfigError, match="every: expected seconds above 0, got 0"):
         Checkpoint(tmp_path, every=0)
 
