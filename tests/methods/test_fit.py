@@ -60,7 +60,7 @@ def test_a_head_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"task clouds-1: head: expected logits \[32, 3\], got \[32, 4\]"):
         net.learn(replace(toy_task(1), head=lambda features, _: nn.Linear(features, 4)), QUICK)
     with pytest.raises(ConfigError, match=r"task clouds-1: head: expected an nn\.Module, got function"):
-        net.learn(replace(toy_task(1), head=lambda *_: two_layers), QUICK)
+        net.learn(replace(toy_task(1), head=lambda *_: two_layers), QUICK)  # type: ignore[arg-type]
     assert not net.heads
 
 
@@ -126,7 +126,7 @@ def test_several_labels_per_example() -> None:
 
 def test_class_weights_move_the_answers() -> None:
     shares = []
-    for weights in (None, torch.tensor([20.0, 1.0, 1.0])):
+    for weights in (None, (20.0, 1.0, 1.0)):
         net = toy_net()
         task = toy_task(1)
         assert isinstance(task.train, Arrays)
@@ -319,3 +319,10 @@ def test_a_refused_accuracy_leaves_the_modes_alone(monkeypatch: pytest.MonkeyPat
         net.accuracy(2, toy_task(1).test)
     with pytest.raises(ConfigError, match="precision: expected one of fp32, bf16, got fp16"):
         net.accuracy(1, toy_task(1).test, precision="fp16")
+
+
+def test_another_optimiser_leaves_the_order_of_parameters_alone() -> None:
+    net = toy_net()
+    names = [name for name, _ in net.backbone.named_parameters()]
+    net.learn(toy_task(1), QUICK, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05))
+    assert [name for name, _ in net.backbone.named_parameters()] == names

@@ -133,6 +133,8 @@ class ComposedStepper:
         factory: OptimizerFactory,
     ) -> None:
         self.backbone, self.weights, self.others, self.factory = backbone, weights, others, factory
+        places = {module for weight in weights for module, _ in weight.partition.places}
+        self._order = {module: list(backbone.get_submodule(module)._parameters) for module in places}
         try:
             for weight in weights:
                 weight.parameter.data = weight.v  # from here on the parameter is v
@@ -195,3 +197,7 @@ class ComposedStepper:
                 module = self.backbone.get_submodule(module_name)
                 if parametrize.is_parametrized(module, name):
                     parametrize.remove_parametrizations(module, name, leave_parametrized=False)
+        for module_name, order in self._order.items():  # parameters that come back stand last
+            parameters = self.backbone.get_submodule(module_name)._parameters
+            for name in order:
+                parameters[name] = parameters.pop(name)
