@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from threading import Barrier, Thread
@@ -11,7 +12,7 @@ import pytest
 import torch
 from lps import Lifelong, Listener
 from lps.errors import ConfigError
-from torch import Tensor
+from torch import Tensor, fx, nn
 
 from tests.toy import QUICK, answers, inputs_of, toy_convnet, toy_net, toy_task
 
@@ -107,3 +108,77 @@ def test_a_call_that_comes_while_learning_begins_never_writes_into_the_backbone(
                 call()
         assert all(torch.equal(a, b) for a, (_, b) in zip(weights, net.prunable(), strict=True))
     assert net.active == 2
+
+
+def test_gradients_of_the_inputs_are_those_of_the_task_that_ran() -> None:
+    """A backward pass reads the weights once more, whatever has run meanwhile."""
+    net = toy_net()
+    for number in (1, 2):
+        net.learn(toy_task(number), QUICK)
+    net.eval()
+    x = inputs_of(toy_task(1)).clone().requires_grad_()
+    logits = net(x, task=1)
+    (expected,) = torch.autograd.grad(logits.sum(), x, retain_graph=True)
+    net(x.detach(), task=2)
+    (found,) = torch.autograd.grad(logits.sum(), x)
+    assert torch.equal(found, expected)
+    net.activate(1)
+    (plain,) = torch.autograd.grad(net.heads[0](net.backbone(x)).sum(), x)
+    assert torch.equal(found, plain)
+
+
+class Meanwhile(nn.Module):
+    """Lets another thread do something while it is copied, or traced by torch.fx."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copied = self.traced = lambda: None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Meanwhile:
+        in_a_thread(self.copied)
+        twin = Meanwhile()
+        twin.traced = self.traced
+        return twin
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(x, fx.Proxy):
+            in_a_thread(self.traced)
+        return x
+
+
+def in_a_thread(call: Callable[[], object]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(call).result()
+
+
+@pytest.fixture
+def watched() -> tuple[Lifelong, Meanwhile]:
+    meanwhile = Meanwhile()
+    torch.manual_seed(0)
+    net = Lifelong(nn.Sequential(*toy_convnet(), meanwhile), 16)
+    for number in (1, 2):
+        net.learn(toy_task(number, (3, 8, 8)), QUICK)
+    return net.eval(), meanwhile
+
+
+def test_a_copy_made_while_another_thread_switches_has_the_weights_of_its_task(
+    watched: tuple[Lifelong, Meanwhile],
+) -> None:
+    net, meanwhile = watched
+    expected = answers(net, [toy_task(1, (3, 8, 8)), toy_task(2, (3, 8, 8))])
+    net.activate(1)
+    meanwhile.copied = lambda: net.activate(2)
+    twin = deepcopy(net)
+    x = inputs_of(toy_task(2, (3, 8, 8)))
+    assert twin.active == 2
+    assert torch.equal(twin(x), expected[1])
+
+
+def test_a_network_answers_while_another_thread_cuts_a_task_out(watched: tuple[Lifelong, Meanwhile]) -> None:
+    net, meanwhile = watched
+    task, found = toy_task(1, (3, 8, 8)), list[Tensor]()
+    (expected,) = answers(net, [task])
+    meanwhile.traced = lambda: found.append(net(inputs_of(task), task=1))
+    net.extract(1)
+    assert len(found) == 1
+    assert torch.equal(found[0], expected)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from lps.errors import ConfigError
 from lps.task import Learnt, Task
 
 if TYPE_CHECKING:
@@ -18,13 +19,12 @@ if TYPE_CHECKING:
 class Draft:
     """One more task of a network, not yet committed; made by :meth:`lps.Lifelong.transaction`.
 
-    ``number`` is the task's number, counted from 1; ``committed`` says whether the task is now part of the network.
+    ``number`` is the task's number, counted from 1.
     """
 
     def __init__(self, net: Lifelong) -> None:
         self._net = net
         self.number = len(net.learnt) + 1
-        self.committed = False
         self._metadata = replace(net.metadata)
         self._common = [(name, tensor, tensor.detach().clone()) for name, tensor in net.common_tensors()]
         self._trainable = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
@@ -34,8 +34,16 @@ class Draft:
                 partition.w_bar.copy_(weight.detach())
         self._partitions = [partition.state() for partition, _ in net.prunable()]
 
+    @property
+    def committed(self) -> bool:
+        """Whether the network has taken the task in; follows from ``learnt``, so that no interrupt comes in between."""
+        return len(self._net.learnt) >= self.number
+
     def add_head(self, head: nn.Module) -> None:
-        """Set the head of the task."""
+        """Set the head of the task, which must be a new module."""
+        known = {id(parameter) for parameter in self._net.parameters()}
+        if any(id(parameter) in known for parameter in head.parameters()):
+            raise ConfigError(f"task {self.number}: head: expected a new module, got one that the network uses already")
         self._net.heads.append(head)
 
     @torch.no_grad()
@@ -53,6 +61,11 @@ class Draft:
         Appending to ``learnt`` is the commit point: a failure before it is rolled back.
         """
         net = self._net
+        if self.committed or not net.learning or len(net.heads) != self.number:
+            raise ConfigError(
+                f"Lifelong: commit: expected task {self.number} to be committed once, within its transaction and with "
+                "one head"
+            )
         with torch.no_grad():
             for (partition, _), v, share in zip(net.prunable(), values, spent, strict=True):
                 partition.commit(v)
@@ -64,7 +77,6 @@ class Draft:
         if self.number == 1:  # lps.export and lps.infer need it without the data
             net.metadata.input_shape = list(input_shape)
         net.learnt.append(Learnt(task.name, task.classes, net.digest(self.number), tuple(task.class_names)))
-        self.committed = True
 
     def roll_back(self) -> None:
         """Restore the network's state before the task, except which task is active."""

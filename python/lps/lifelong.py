@@ -22,9 +22,9 @@ from lps.draft import Draft
 from lps.errors import ConfigError
 from lps.metadata import Metadata
 from lps.methods.lps import LPS
-from lps.methods.lps.config import PATTERNS, SHARINGS, LPSConfig
+from lps.methods.lps.config import PATTERNS, PRECISIONS, SHARINGS, LPSConfig
 from lps.methods.lps.steppers import OptimizerFactory
-from lps.partition import Partition, find_partitions
+from lps.partition import Partition, find_partitions, parameter_of
 from lps.private import NORMS, PrivateTensors, find_private
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
@@ -115,8 +115,13 @@ class Lifelong(nn.Module):
     def _features(self, x: Tensor, task: int) -> Tensor:
         """The backbone's output for a task.
 
-        While other threads run another task, this call composes its own weights; the result has the same bits.
+        While other threads run another task, this call composes its own weights. So it does where gradients of the
+        inputs are wanted: the backward pass reads the weights again, after the next task may have been written. The
+        result has the same bits either way.
         """
+        for_inputs = torch.is_grad_enabled() and x.requires_grad and not self.learning
+        if for_inputs and not any(weight.requires_grad for _, weight in self.prunable()):
+            return run_exact(self.backbone, x, ServedTask(self.prunable(), task, self._replaced(task), exact=True))
         if not self._switch.enter(task, self._write):
             return run_exact(self.backbone, x, ServedTask(self.prunable(), task, self._replaced(task), exact=True))
         try:
@@ -167,6 +172,7 @@ class Lifelong(nn.Module):
             if draft is not None and not committed:
                 draft.roll_back()
             self._switch.end_learning()
+            self._freeze_norm_statistics()  # private norms of the task were training
             if committed or before:
                 self.activate(len(self.learnt) if committed else before)
 
@@ -211,7 +217,7 @@ class Lifelong(nn.Module):
         """Every partition with the backbone's parameter that it splits."""
         for partition in self.partitions:
             assert isinstance(partition, Partition)
-            yield partition, self.backbone.get_parameter(partition.name)
+            yield partition, parameter_of(self.backbone, partition.name)
 
     def common_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Parameters that no task owns, and buffers: learnt with task 1 and frozen after it, or private."""
@@ -249,10 +255,12 @@ class Lifelong(nn.Module):
 
     def _freeze_norm_statistics(self) -> None:
         """Put norms that learnt tasks depend on into eval mode; private norms of a task being learnt keep training."""
+        frozen = [*self.heads[: len(self.learnt)]]
         if self.learnt and not (self.learning and self.private_names):
-            for module in self.backbone.modules():
-                if isinstance(module, _NormBase):
-                    module.eval()
+            frozen.append(self.backbone)
+        for module in (inner for outer in frozen for inner in outer.modules()):
+            if isinstance(module, _NormBase):
+                module.eval()
 
     @contextmanager
     def keep_modes(self) -> Iterator[None]:
@@ -341,6 +349,9 @@ class Lifelong(nn.Module):
 
         ``precision="bf16"`` runs under autocast. ``loader`` holds options for the DataLoader, as in a task.
         """
+        if precision not in PRECISIONS:
+            raise ConfigError(f"Lifelong: precision: expected one of {', '.join(PRECISIONS)}, got {precision}")
+        self._number(task)  # refused before the modes change: another thread may be learning
         device = next(self.parameters()).device
         right = total = 0
         context = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()

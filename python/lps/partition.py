@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
 
 from lps.errors import ConfigError
 from lps_kernels import View, pack_bits, task_weight
@@ -140,6 +141,15 @@ def check_dtype(name: str, weight: Tensor) -> None:
         raise ConfigError(
             f"Lifelong: {name}: expected float32 or float64, got {weight.dtype}; for fewer bits use autocast"
         )
+
+
+def parameter_of(backbone: nn.Module, name: str) -> nn.Parameter:
+    """The parameter of this name; while another optimiser learns, it stands behind a parametrization."""
+    module_name, _, attribute = name.rpartition(".")
+    module = backbone.get_submodule(module_name)
+    if parametrize.is_parametrized(module, attribute):
+        return module.parametrizations.get_submodule(attribute).get_parameter("original")  # type: ignore[union-attr]
+    return backbone.get_parameter(name)
 
 
 def find_partitions(backbone: nn.Module, exclude: Sequence[str]) -> Iterator[Partition]:

@@ -12,23 +12,24 @@ from lps.errors import ConfigError
 class Switch:
     """Several calls may run on the weights of one task; the task changes only while no call runs.
 
-    ``active`` is the task whose weights the backbone holds, 0 for none; while ``learning``, it is the task in learning
-    and stays so. ``write`` puts the weights of a task into the backbone.
+    ``active`` is the task whose weights were asked for last, 0 for none; while ``learning``, it is the task in learning
+    and stays so. ``write(task)`` writes the weights of a task into the backbone.
     """
 
     def __init__(self, active: int = 0) -> None:
         self.active = active
         self.learning = False
+        self._written = False  # whether the backbone holds them: a copy may have been made in the middle of a change
         self._running = 0  # calls that use the weights of the active task now
         self._changed = Condition()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Switch:
         """The switch of a copied network, on which no call runs."""
-        return Switch(self.active)
+        return Switch(0 if self.learning else self.active)
 
     def __reduce__(self) -> tuple[type[Switch], tuple[int]]:
         """Pickle the active task; the lock cannot be pickled."""
-        return Switch, (self.active,)
+        return Switch, (0 if self.learning else self.active,)
 
     def enter(self, task: int, write: Callable[[int], None]) -> bool:
         """Write the weights of a task and hold them until :meth:`leave`; False if calls of another task are running."""
@@ -47,28 +48,28 @@ class Switch:
             self._changed.notify_all()
 
     def change(self, task: int, write: Callable[[int], None]) -> None:
-        """Put the weights of a task in place once no call runs."""
+        """Write the weights of a task once no call runs."""
         with self._changed:
             self._wait()
             self._change(task, write)
 
     def begin_learning(self, task: int) -> int:
-        """Hand the backbone over once no call runs; returns the task that was active."""
+        """Hand the backbone to the learner of a task once no call runs; returns the task that was active."""
         with self._changed:
             self._wait()
             if self.learning:
                 raise ConfigError(f"Lifelong: learn: task {self.active} is being learnt; wait until it is done")
-            before, self.active, self.learning = self.active, task, True
+            before, self.active, self.learning, self._written = self.active, task, True, True
             return before
 
     def end_learning(self) -> None:
-        """Take the backbone back; what it holds belongs to no task."""
+        """Take the backbone back; its weights belong to no task."""
         with self._changed:
             self._wait()
             self.active, self.learning = 0, False
 
     def forget(self) -> None:
-        """The weights in the backbone were replaced from outside: they belong to no task."""
+        """The backbone's weights were replaced from outside and belong to no task."""
         with self._changed:
             self._wait()
             self.active = 0
@@ -83,7 +84,7 @@ class Switch:
 
     def _change(self, task: int, write: Callable[[int], None]) -> None:
         self._check(task)
-        if self.active != task:
-            self.active = 0  # until all layers are written
+        if self.active != task or not self._written:
+            self._written = False  # until all layers are
             write(task)
-            self.active = task
+            self.active, self._written = task, True

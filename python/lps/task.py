@@ -44,6 +44,8 @@ class Arrays(Dataset[Batch]):
             raise DataError(
                 f"Arrays: labels: expected one for each of the {len(inputs)} inputs, got shape {list(labels.shape)}"
             )
+        if not many and labels.is_floating_point() and not torch.equal(labels, labels.round()):
+            raise DataError("Arrays: labels: expected class numbers, got fractions; several labels per example are 2-D")
         self.inputs = inputs
         self.labels = labels.cpu() if many else labels.long().cpu()
         self.transform = transform
@@ -93,21 +95,24 @@ class Task:
         """Refuse fields that contradict each other."""
         if type(self.classes) is not int or self.classes < 1:
             raise DataError(f"task {self.name}: classes: expected a whole number of at least 1, got {self.classes!r}")
-        for name, values in (("class_names", self.class_names), ("class_weights", self.class_weights)):
-            if values is not None and len(values) not in (0, self.classes):
+        for name, values in (("class_names", self.class_names or None), ("class_weights", self.class_weights)):
+            if values is not None and len(values) != self.classes:
                 raise DataError(f"task {self.name}: {name}: expected {self.classes}, one per class, got {len(values)}")
         if self.class_weights is not None:
             if self.loss is not None:
                 raise ConfigError(f"task {self.name}: class_weights: they are for the default loss; give them to loss")
-            if not all(isfinite(weight) and weight >= 0 for weight in self.class_weights):
-                raise DataError(f"task {self.name}: class_weights: expected numbers of at least 0, got another")
+            if not _are_weights(self.class_weights):
+                raise DataError(f"task {self.name}: class_weights: expected numbers of at least 0, and one above it")
         for option in self.loader:
             if option in _OURS:
                 raise ConfigError(f"task {self.name}: loader: {option} is decided by learn(); leave it out")
 
     def make_head(self, features: int) -> nn.Module:
         """A new head, which maps features to logits."""
-        return nn.Linear(features, self.classes) if self.head is None else self.head(features, self.classes)
+        head = nn.Linear(features, self.classes) if self.head is None else self.head(features, self.classes)
+        if not isinstance(head, nn.Module):
+            raise ConfigError(f"task {self.name}: head: expected an nn.Module, got {type(head).__name__}")
+        return head
 
     def compute_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of a batch."""
@@ -115,8 +120,16 @@ class Task:
             return self.loss(logits, labels.to(logits.device))
         weights = None
         if self.class_weights is not None:
-            weights = torch.tensor(self.class_weights, dtype=logits.dtype, device=logits.device)
+            weights = torch.as_tensor(self.class_weights, dtype=logits.dtype, device=logits.device)
         return cross_entropy(logits, labels.to(logits.device, torch.long), weights)
+
+
+def _are_weights(values: Sequence[float]) -> bool:
+    try:
+        numbers = [float(value) for value in values]
+    except (TypeError, ValueError):
+        return False
+    return all(isfinite(number) and number >= 0 for number in numbers) and sum(numbers) > 0
 
 
 @dataclass(frozen=True)
@@ -181,10 +194,19 @@ def batches(
     # The loader draws a seed for its workers; from its own generator, so that ours do not advance.
     options["generator"] = torch.Generator()
     if not options.get("num_workers"):
-        return iter(DataLoader(dataset, batch_sampler=[part.tolist() for part in chosen], **options))
+        return _loaded(dataset, [part.tolist() for part in chosen], options)
     base = int(torch.randint(2**62, (), generator=shuffle)) if shuffle is not None else 0
     seeded = [[(base ^ index, index) for index in part.tolist()] for part in chosen]
-    return iter(DataLoader(_Seeded(dataset), batch_sampler=seeded, **options))
+    return _loaded(_Seeded(dataset), seeded, options)
+
+
+def _loaded(dataset: Dataset[Batch], sampler: list[Any], options: dict[str, Any]) -> Iterator[Batch]:
+    try:
+        return iter(DataLoader(dataset, batch_sampler=sampler, **options))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"loader: expected options of a DataLoader that fit together, got a problem: {error}"
+        ) from None
 
 
 class _Seeded(Dataset[Batch]):

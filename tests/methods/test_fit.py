@@ -59,7 +59,33 @@ def test_a_head_that_does_not_fit_is_refused() -> None:
     net = toy_net()
     with pytest.raises(ConfigError, match=r"task clouds-1: head: expected logits \[32, 3\], got \[32, 4\]"):
         net.learn(replace(toy_task(1), head=lambda features, _: nn.Linear(features, 4)), QUICK)
+    with pytest.raises(ConfigError, match=r"task clouds-1: head: expected an nn\.Module, got function"):
+        net.learn(replace(toy_task(1), head=lambda *_: two_layers), QUICK)  # type: ignore[arg-type]
     assert not net.heads
+
+
+def test_a_head_of_another_task_is_refused() -> None:
+    """It is frozen, so it would silently stay as it is; unfrozen, the other task would be forgotten."""
+    net, head = toy_net(), nn.Linear(16, 3)
+    net.learn(replace(toy_task(1), head=lambda *_: head), QUICK)
+    with pytest.raises(ConfigError, match="task 2: head: expected a new module, got one that the network uses"):
+        net.learn(replace(toy_task(2), head=lambda *_: head), QUICK)
+    assert (len(net.heads), net.active, net.learning) == (1, 1, False)
+
+
+def test_a_head_without_parameters() -> None:
+    net = toy_net()
+    net.learn(toy_task(1), QUICK)
+    net.learn(replace(toy_task(2, classes=16), head=lambda *_: nn.Identity()), QUICK)
+    assert net.accuracy(2, toy_task(2, classes=16).test) > 0.2
+
+
+def test_statistics_of_a_learnt_head_stay() -> None:
+    net = toy_net()
+    net.learn(replace(toy_task(1), head=lambda f, c: nn.Sequential(nn.BatchNorm1d(f), nn.Linear(f, c))), QUICK)
+    net.train()
+    net(inputs_of(toy_task(1)), task=1)
+    assert net.digest(1) == net.learnt[0].digest
 
 
 class Losses(Listener):
@@ -115,6 +141,9 @@ def test_class_weights_move_the_answers() -> None:
     [
         ({"class_weights": (1.0, 2.0)}, DataError, "class_weights: expected 3, one per class, got 2"),
         ({"class_weights": (1.0, -2.0, 1.0)}, DataError, "class_weights: expected numbers of at least 0"),
+        ({"class_weights": ()}, DataError, "class_weights: expected 3, one per class, got 0"),
+        ({"class_weights": (0, 0, 0)}, DataError, "class_weights: expected numbers of at least 0, and one above it"),
+        ({"class_weights": "abc"}, DataError, "class_weights: expected numbers of at least 0, and one above it"),
         ({"class_weights": (1.0,) * 3, "loss": nn.CrossEntropyLoss()}, ConfigError, "class_weights: they are for the"),
         ({"class_names": ("a", "b")}, DataError, "class_names: expected 3, one per class, got 2"),
         ({"classes": 0}, DataError, "classes: expected a whole number of at least 1, got 0"),
@@ -245,3 +274,81 @@ def test_lps_config_is_what_learn_uses() -> None:
     a.learn(toy_task(1), QUICK)
     LPS(b, QUICK).learn(toy_task(1))
     assert a.digest(1) == b.digest(1)
+
+
+def test_a_draft_is_committed_once_within_its_transaction_and_with_a_head() -> None:
+    net = toy_net()
+    values = [weight.detach().clone() for _, weight in net.prunable()]
+    arguments = (toy_task(1), values, [0.0, 0.0], [12])
+    words = "commit: expected task 1 to be committed once, within its transaction and with one head"
+    with pytest.raises(ConfigError, match=words), net.transaction() as draft:
+        draft.commit(*arguments)
+    with net.transaction() as draft:
+        draft.add_head(nn.Linear(16, 3))
+    with pytest.raises(ConfigError, match=words):
+        draft.commit(*arguments)
+    assert (len(net.learnt), len(net.heads), net.active) == (0, 0, 0)
+    with net.transaction() as draft:
+        draft.add_head(nn.Linear(16, 3))
+        draft.commit(*arguments)
+        with pytest.raises(ConfigError, match=words):
+            draft.commit(*arguments)
+    assert (len(net.learnt), len(net.heads), net.active) == (1, 1, 1)
+
+
+def test_an_interrupt_right_after_the_commit_point_comes_too_late() -> None:
+    class Interrupted(list[Any]):
+        def append(self, item: Any) -> None:
+            super().append(item)
+            raise KeyboardInterrupt
+
+    net = toy_net()
+    net.learnt = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        net.learn(toy_task(1), QUICK)
+    assert (len(net.learnt), len(net.heads), net.active) == (1, 1, 1)
+    assert net.digest(1) == net.learnt[0].digest
+
+
+def test_a_refused_accuracy_leaves_the_modes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may be in the middle of a training step."""
+    net = toy_net()
+    net.learn(toy_task(1), QUICK)
+    monkeypatch.setattr(net, "eval", lambda: pytest.fail("changes the mode"))
+    with pytest.raises(ConfigError, match="task: expected 1 to 1, got 2"):
+        net.accuracy(2, toy_task(1).test)
+    with pytest.raises(ConfigError, match="precision: expected one of fp32, bf16, got fp16"):
+        net.accuracy(1, toy_task(1).test, precision="fp16")
+
+
+def test_another_optimiser_leaves_the_order_of_parameters_alone() -> None:
+    net = toy_net()
+    names = [name for name, _ in net.backbone.named_parameters()]
+    net.learn(toy_task(1), QUICK, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05))
+    assert [name for name, _ in net.backbone.named_parameters()] == names
+
+
+def test_options_that_no_loader_has_are_refused() -> None:
+    tensors: Dataset[Any] = TensorDataset(torch.zeros(8, 12), torch.zeros(8, dtype=torch.long))
+    for options in ({"workers": 2}, {"prefetch_factor": 2}):
+        task = replace(toy_task(1), train=tensors, loader=options)
+        with pytest.raises(ConfigError, match="loader: expected options of a DataLoader that fit together, got"):
+            toy_net().learn(task, QUICK)
+
+
+def test_labels_that_are_fractions_are_refused() -> None:
+    assert Arrays(torch.zeros(3, 2), torch.tensor([0.0, 2.0, 1.0])).labels.tolist() == [0, 2, 1]
+    with pytest.raises(DataError, match="labels: expected class numbers, got fractions"):
+        Arrays(torch.zeros(3, 2), torch.tensor([0.0, 0.9, 1.0]))
+
+
+def test_a_listener_may_look_at_the_network_whatever_the_optimiser() -> None:
+    net = toy_net()
+    net.learn(toy_task(1), QUICK)
+
+    class Looks(Listener):
+        def step(self, phase: str, examples: int) -> None:
+            assert net.digest(1) == net.learnt[0].digest
+
+    net.learn(toy_task(2), QUICK, optimizer=torch.optim.AdamW, listener=Looks())
+    assert len(net.learnt) == 2

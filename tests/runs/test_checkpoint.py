@@ -154,6 +154,51 @@ def test_ready_made_batches_go_on_at_the_start_of_their_epoch_and_say_so(tmp_pat
     assert [(place.steps, place.whole_epoch) for place in places] == [(5, True), (10, True), (15, True), (20, True)]
 
 
+class Moving(nn.Module):
+    """Scales by a buffer that it changes, or replaces, while it trains."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.scale = self.scale * 1.01
+        return x * self.scale
+
+
+@pytest.mark.parametrize("optimizer", [None, sgd], ids=["adam", "sgd"])
+def test_buffers_of_a_users_own_module_go_on(tmp_path: Path, optimizer: Callable[..., Any] | None) -> None:
+    digests = []
+    for pieces in (False, True):
+        torch.manual_seed(0)
+        net = Lifelong(nn.Sequential(*toy_mlp(), Moving()), 16)
+        for number in (1, 2):
+            if pieces:
+                learn_in_pieces(net, toy_task(number), QUICK, tmp_path, 4, optimizer=optimizer)
+            else:
+                net.learn(toy_task(number), QUICK, optimizer=optimizer)
+        digests.append([task.digest for task in net.learnt])
+    assert digests[0] == digests[1]
+
+
+def test_a_stop_at_any_moment_is_saved(tmp_path: Path) -> None:
+    """A signal may come right after it was looked whether it is time to save."""
+
+    class Signalled(Checkpoint):
+        def due(self) -> bool:
+            due = super().due()
+            self.stop = True
+            return due
+
+    checkpoint = Signalled(tmp_path)
+    with pytest.raises(StoppedError):
+        toy_net().learn(toy_task(1), QUICK, checkpoint=checkpoint)
+    assert checkpoint.exists()
+
+
 def test_the_report_covers_all_pieces(tmp_path: Path) -> None:
     whole, pieced = toy_net(), toy_net()
     expected = whole.learn(toy_task(1), QUICK)
@@ -177,13 +222,17 @@ def test_a_state_of_something_else_is_refused(tmp_path: Path) -> None:
         (toy_task(1), replace(QUICK, lr=0.5), "lr 0.01, got 0.5"),
         (toy_task(2), QUICK, "name clouds-1, got clouds-2"),
         (replace(toy_task(1), train=toy_task(1).test), QUICK, "examples 160, got 60"),
+        (replace(toy_task(1), head=lambda *_: nn.Linear(16, 3, bias=False)), QUICK, "head .*, got .*'weight'"),
     ):
         with pytest.raises(ConfigError, match=f"resume: the state is of a task with {words}"):
             net.learn(task, config, checkpoint=checkpoint)
         assert not net.learnt
     other = Lifelong(toy_mlp(), 16, pattern="column")
-    with pytest.raises(ConfigError, match="pattern irregular, got column"):
+    with pytest.raises(ConfigError, match=r"first weights of spread .*, got "):  # later tasks depend on it
         other.learn(toy_task(1), QUICK, checkpoint=checkpoint)
+    column = toy_net(pattern="column")
+    with pytest.raises(ConfigError, match="pattern irregular, got column"):
+        column.learn(toy_task(1), QUICK, checkpoint=checkpoint)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -261,6 +310,8 @@ def test_a_damaged_state_alone_is_refused_with_a_sentence(tmp_path: Path) -> Non
     (tmp_path / "state-x.safetensors").write_bytes(b"not ours")
     with pytest.raises(FileFormatError, match=r"state-1\.safetensors: is not a whole .*; delete it to learn"):
         Checkpoint(tmp_path).load()
+    with pytest.raises(LPSError, match=r"state-1\.safetensors: cannot be made: File exists; choose another"):
+        Checkpoint(tmp_path / "state-1.safetensors").save({})
     with pytest.raises(ConfigError, match="every: expected seconds above 0, got 0"):
         Checkpoint(tmp_path, every=0)
 

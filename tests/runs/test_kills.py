@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from lps import train
+from lps.runs.events import Row
 from lps.runs.lock import LOCK
 
 from tests.command import ENVIRONMENT, command, run
@@ -111,41 +114,86 @@ def test_a_directory_without_a_run_in_it_can_be_used(whole: tuple[Path, float]) 
     assert not list((place / "early").glob(".*.tmp"))
 
 
-def test_a_half_learnt_first_task_goes_on_with_the_same_data_only(
-    whole: tuple[Path, float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+# Kills itself at the n-th call of a method of Checkpoint, before or after it.
+KILLED_AT = """
+import os, signal, sys
+from lps import train
+from lps.runs.checkpoint import Checkpoint
+name, when, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
+method = getattr(Checkpoint, name)
+def counted(self, *args):
+    global left
+    left -= 1
+    if when == "before" and left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    result = method(self, *args)
+    if when == "after" and left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+setattr(Checkpoint, name, counted)
+train.main(sys.argv[4:])
+"""
+
+
+def killed_at(place: Path, method: str, when: str, call: int, output: str) -> Path:
+    """The directory of a run that was killed there."""
+    arguments = [method, when, str(call), "--output", output, *SMALL[:-1], "60"]  # saves at the ends of phases alone
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_AT, *arguments], cwd=place, env=ENVIRONMENT, capture_output=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return place / output
+
+
+def rows_of(path: Path) -> list[list[str]]:
+    """What metrics.csv says of each row, without the times that are different in every run."""
+    timed = {list(Row.__dataclass_fields__).index(name) for name in ("seconds", "samples_per_second")}
+    with (path / "metrics.csv").open(newline="") as file:
+        return [[cell for place, cell in enumerate(row) if place not in timed] for row in csv.reader(file)]
+
+
+@pytest.mark.parametrize("task", [1, 2])
+def test_killed_between_the_file_and_the_end_of_the_state(whole: tuple[Path, float], task: int) -> None:
+    """The task is in model.lps and its state still there: the state is out of date."""
     place, _ = whole
-    with start(place, "--output", "half", *SMALL) as process:
-        first_line(process)
-        process.send_signal(signal.SIGTERM)
-    monkeypatch.chdir(place)
-    for arguments, words in (
-        (["--stream-seed", "5"], "stream_seed: it is 0 in this run, got 5"),
-        (["--lr", "0.5"], "lr: it is 0.001 in this run, got 0.5"),
-        (["--alpha", "0.3"], "resume: the state is of a task with alpha 0.2, got 0.3"),
+    path = killed_at(place, "clear", "before", task, f"stale-{task}")
+    results = json.loads((path / "results.json").read_text())
+    (path / "results.json").write_text(json.dumps({**results, "artifact_bytes": None}))  # killed a moment earlier
+    done = run(place, "lps.train", "--resume", "--output", path.name)
+    assert done.returncode == 0, done.stderr
+    assert (path / "model.lps").read_bytes() == (place / "whole" / "model.lps").read_bytes()
+    assert rows_of(path) == rows_of(place / "whole")
+    assert not (path / "state").exists()
+    assert json.loads((path / "results.json").read_text())["artifact_bytes"] == (path / "model.lps").stat().st_size
+
+
+def test_other_settings_for_the_task_under_way_are_refused_and_nothing_is_lost(whole: tuple[Path, float]) -> None:
+    place, _ = whole
+    path = killed_at(place, "save", "after", 2, "changed")
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != LOCK}
+    for flag, value, words in (
+        ("--epochs", "2,3,2", "epochs: task 1 is being learnt with (2, 4, 2), got (2, 3, 2); "),
+        ("--alpha", "0.3", "alpha: task 1 is being learnt with 0.2, got 0.3; "),
+        ("--stream-seed", "9", "stream_seed: it is 0 in this run, got 9; "),
+        ("--dropout", "0.4", "dropout: it is 0.2 in this run, got 0.4; "),
     ):
-        assert train.main(["--resume", "--output", "half", *arguments]) == 1
-        assert words in capsys.readouterr().err
-    assert train.main(["--resume", "--output", "half"]) == 0
-    assert (place / "half" / "model.lps").read_bytes() == (place / "whole" / "model.lps").read_bytes()
+        done = run(place, "lps.train", "--resume", "--output", path.name, flag, value)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == f"lps.train: {words}leave it as it is or start another run\n"
+        assert {file: file.read_bytes() for file in before} == before
+    assert len(rows_of(path)) > 1
+    assert run(place, "lps.train", "--resume", "--output", path.name).returncode == 0
+    assert (path / "model.lps").read_bytes() == (place / "whole" / "model.lps").read_bytes()
+    assert rows_of(path) == rows_of(place / "whole")
 
 
-def test_the_state_of_a_task_that_is_saved_is_no_obstacle(whole: tuple[Path, float]) -> None:
-    """Killed after the task was saved and before its state was deleted."""
+def test_killed_right_after_it_was_resumed_no_row_is_lost(whole: tuple[Path, float]) -> None:
     place, _ = whole
-    with start(place, "--output", "late", *SMALL[:-1], "60") as process:
-        for line in process.stdout or ():
-            if "final" in line:
-                process.send_signal(signal.SIGSTOP)
-                break
-        state = {path.name: path.read_bytes() for path in (place / "late" / "state").iterdir()}
-        process.send_signal(signal.SIGCONT)
-        process.send_signal(signal.SIGTERM)
-    done = run(place, "lps.train", "--resume", "--output", "late", "--tasks", "1")
-    assert done.returncode == 0, done.stderr
-    (place / "late" / "state").mkdir(exist_ok=True)
-    for name, content in state.items():
-        (place / "late" / "state" / name).write_bytes(content)
-    done = run(place, "lps.train", "--resume", "--output", "late", "--tasks", "2")
-    assert done.returncode == 0, done.stderr
-    assert not (place / "late" / "state").exists()
+    path = killed_at(place, "save", "after", 2, "twice")
+    rows = rows_of(path)
+    assert len(rows) > 1
+    arguments = ["load", "after", "2", "--resume", "--output", path.name]  # the first load only looks at the settings
+    subprocess.run([sys.executable, "-c", KILLED_AT, *arguments], cwd=place, env=ENVIRONMENT, check=False)
+    assert rows_of(path) == rows
+    assert run(place, "lps.train", "--resume", "--output", path.name).returncode == 0
+    assert rows_of(path) == rows_of(place / "whole")

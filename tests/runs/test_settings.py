@@ -260,5 +260,6 @@ def test_a_resumed_run_may_not_change_what_was_trained(changes: dict[str, Any]) 
 
 def test_a_resumed_run_may_not_change_options_of_its_benchmark() -> None:
     before, now = (settings_from({"benchmark": "synthetic-rf", "window": size}) for size in (64, 128))
-    problem = contradiction(before, now, 0)
+    assert contradiction(before, now, 0) is None, "nothing has begun"
+    problem = contradiction(before, now, 0, begun=True)
     assert problem == "window: it is 64 in this run, got 128; leave it as it is or start another run"

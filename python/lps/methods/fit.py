@@ -19,6 +19,7 @@ from torch.utils.data import IterableDataset
 
 from lps.errors import ConfigError, DataError, DivergedError, StoppedError
 from lps.methods.schedule import learning_rate
+from lps.options import shown
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, Resumed, Row, TaskReport
 from lps.task import Arrays, Task, TaskData, batches, is_foreign, length, steps_per_epoch
@@ -172,10 +173,7 @@ class Fit:
             if position.step % LOSS_CHECK_STEPS == 0:
                 self._check_loss(phase)
             self.listener.step(phase, len(labels))
-            if self.checkpoint is not None and self.checkpoint.due() and not self.foreign:
-                count_seconds()
-                self._save()
-            self._stop_if_asked()
+            self._save_or_stop(count_seconds)
         if position.batch < self.steps:
             raise DataError(
                 f"task {self.task.name}: train: expected {self.steps} batches, as its length says, got {position.batch}"
@@ -242,8 +240,14 @@ class Fit:
         self._rows += 1
         self.listener.row(row)
 
-    def _stop_if_asked(self) -> None:
-        if self.checkpoint is not None and self.checkpoint.stop:
+    def _save_or_stop(self, count_seconds: Callable[[], None]) -> None:
+        if self.checkpoint is None:
+            return
+        stop = self.checkpoint.stop  # read once: a signal may come between the two lines below
+        if (stop or self.checkpoint.due()) and not self.foreign:
+            count_seconds()
+            self._save()
+        if stop:
             raise StoppedError(f"task {self.learner.number}: stopped after {self.position.total} steps")
 
     def _save(self) -> None:
@@ -293,8 +297,8 @@ def check_same(saved: dict[str, Any], wanted: dict[str, Any]) -> None:
     for name in {**saved, **wanted}:
         if saved.get(name) != wanted.get(name):
             raise ConfigError(
-                f"resume: the state is of a task with {name} {saved.get(name)}, got {wanted.get(name)}; go on with the "
-                "same, or delete the state to learn the task from its start"
+                f"resume: the state is of a task with {name} {shown(saved.get(name))}, got {shown(wanted.get(name))}; "
+                "go on with the same, or delete the state to learn the task from its start"
             )
 
 

@@ -54,7 +54,10 @@ class Checkpoint:
     def save(self, state: State) -> None:
         """Write the state; the previous one is deleted once this one has been verified."""
         content = encode(state)
-        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LPSError(f"{self.directory}: cannot be made: {error.strerror}; choose another directory") from None
         before = self._files()
         number = _number(before[-1]) + 1 if before else 1
         path = self.directory / f"state-{number}.safetensors"

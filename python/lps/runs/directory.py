@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import csv
 import json
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import astuple, dataclass, field, fields
 from functools import cached_property
 from itertools import count
 from math import isnan
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
@@ -104,8 +104,15 @@ def read_records(path: Path, learnt: int) -> Records:
     return Records(rows, tasks)
 
 
-def results_of(settings: Settings, method: Method, records: Records, artifact_bytes: int | None) -> dict[str, Any]:
-    """The contents of results.json."""
+def write_results(path: Path, settings: Settings, method: Method, records: Records) -> dict[str, Any]:
+    """Write results.json; returns its contents."""
+    model = path / MODEL
+    results = _results_of(settings, method, records, model.stat().st_size if model.exists() else None)
+    write_atomically(path / RESULTS, (json.dumps(results, indent=1, allow_nan=False) + "\n").encode())
+    return results
+
+
+def _results_of(settings: Settings, method: Method, records: Records, artifact_bytes: int | None) -> dict[str, Any]:
     matrix: list[list[float | None]] = [[*row, *[None] * (settings.tasks - len(row))] for row in records.accuracy]
     return {
         "benchmark": settings.benchmark,
@@ -134,14 +141,29 @@ class RunDirectory:
         for folder in (path, path / STATE):
             for file in filter(is_temporary, folder.glob(".*")):
                 file.unlink()
-        self._unfinished = self._drop_rows_after(learnt)
+        # First of all: without it there is no run to go on with.
         write_atomically(path / CONFIG, settings.to_yaml().encode())
-        self._table = (path / METRICS).open("a", newline="", encoding="utf-8")
+        self._rows, self._unfinished = self._read_rows(learnt)
+        self._files = ExitStack()
+
+    @cached_property
+    def _table(self) -> TextIO:
+        """metrics.csv, open for more rows, without those of steps that will be taken again.
+
+        Not before the first new row: until then a run that is refused or killed must leave all rows where they are.
+        """
+        path = self.path / METRICS
+        header = ",".join(option.name for option in fields(Row))
+        write_atomically(path, ("\n".join([header, *self._rows]) + "\n").encode())
+        return self._files.enter_context(path.open("a", newline="", encoding="utf-8"))
 
     @cached_property
     def _events(self) -> SummaryWriter:
-        # Drop events of steps that will be repeated, as their rows are dropped.
-        return SummaryWriter(str(self.path), purge_step=self._purge)
+        # Events of steps that will be taken again are to be forgotten, like their rows. TensorBoard forgets those at
+        # the step and after it, but what was told of the last step that was saved stands.
+        writer = SummaryWriter(str(self.path), purge_step=self._purge + 1 if self._purge else 0)
+        self._files.callback(writer.close)
+        return writer
 
     def __enter__(self) -> RunDirectory:
         """The files are closed at the end of the block."""
@@ -151,12 +173,11 @@ class RunDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the files."""
-        self._table.close()
-        self._events.close()
+        self._files.close()
 
     def resumed(self, place: Resumed) -> None:
         """A task resumes in its middle: keep the rows written for it before."""
-        self._table.write("".join(f"{line}\n" for line in self._unfinished[: place.rows]))
+        self._rows += self._unfinished[: place.rows]
         self._purge += place.steps
 
     def row(self, row: Row) -> None:
@@ -175,25 +196,18 @@ class RunDirectory:
         for number, accuracy in enumerate(records.accuracy[-1], start=1):
             self._events.add_scalar(f"test accuracy/task {number}", accuracy, self._steps)
         # After a kill between these two lines the surplus record is ignored; in the other order it would be missing.
-        self._write_results(method, records)
+        write_results(self.path, self.settings, method, records)
         net.save(self.path / MODEL)
-        return self._write_results(method, records)
+        return write_results(self.path, self.settings, method, records)
 
-    def _write_results(self, method: Method, records: Records) -> dict[str, Any]:
-        model = self.path / MODEL
-        results = results_of(self.settings, method, records, model.stat().st_size if model.exists() else None)
-        write_atomically(self.path / RESULTS, (json.dumps(results, indent=1, allow_nan=False) + "\n").encode())
-        return results
-
-    def _drop_rows_after(self, learnt: int) -> list[str]:
-        """Keep the header and the rows of finished tasks; returns the rows of the unfinished task."""
+    def _read_rows(self, learnt: int) -> tuple[list[str], list[str]]:
+        """The rows of finished tasks, and those of the task under way; whatever else is in the file is left out."""
         path = self.path / METRICS
-        header = ",".join(option.name for option in fields(Row))
-        # Lines that are no rows of finished tasks are dropped, including ones that users added.
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-        kept = [line for line in lines if line.partition(",")[0] in {str(task) for task in range(1, learnt + 1)}]
-        write_atomically(path, ("\n".join([header, *kept]) + "\n").encode())
-        return [line for line in lines if line.partition(",")[0] == str(learnt + 1)]
+        finished = {str(task) for task in range(1, learnt + 1)}
+        tasks = [(line.partition(",")[0], line) for line in lines]
+        kept = [line for task, line in tasks if task in finished]
+        return kept, [line for task, line in tasks if task == str(learnt + 1)]
 
 
 def _known(value: Any) -> Any:

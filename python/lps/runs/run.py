@@ -31,7 +31,7 @@ from lps.runs.directory import (
     check_unused,
     make_next,
     read_records,
-    results_of,
+    write_results,
 )
 from lps.runs.lock import locked
 from lps.runs.progress import Progress
@@ -51,13 +51,10 @@ def train(
         net, records = None, Records()
         if output is not None and before is not None:
             stack.enter_context(locked(output))
-            if (output / MODEL).exists():
-                net, records = _learnt_before(output, before, settings)
-            elif Checkpoint(output / STATE).exists() and (problem := contradiction(before, settings, 0)):
-                raise ConfigError(problem)
+            net, records = _learnt_before(output, before, settings)
             if net is not None and len(net.learnt) == settings.tasks:
-                method = LPS(net, settings.of_task(1))
-                return results_of(settings, method, records, (output / MODEL).stat().st_size), output
+                # Written again: a run that was killed right after its last task did not get to it.
+                return write_results(output, settings, LPS(net, settings.of_task(1)), records), output
         elif output is not None:
             check_unused(output)
         benchmark = _stream(settings)
@@ -73,15 +70,26 @@ def train(
     return results, path
 
 
-def _learnt_before(path: Path, before: Settings, settings: Settings) -> tuple[Lifelong, Records]:
-    """The network and the records of a run to resume."""
-    net = load(path / MODEL)
-    saved = net.metadata.stream
-    if saved is None or replace(saved, tasks=before.tasks) != before.source():
-        raise FileFormatError(f"{path / MODEL}: was not written by the run of {path / CONFIG}; start another run")
-    if problem := contradiction(before, settings, len(net.learnt)):
+def _learnt_before(path: Path, before: Settings, settings: Settings) -> tuple[Lifelong | None, Records]:
+    """The network, if a task is learnt, and the records of a run that is to go on; settings that do not fit the learnt
+    tasks or the one under way are refused before anything is written.
+    """
+    net, records, learnt = None, Records(), 0
+    if (path / MODEL).exists():
+        net = load(path / MODEL)
+        saved, learnt = net.metadata.stream, len(net.learnt)
+        if saved is None or replace(saved, tasks=before.tasks) != before.source():
+            raise FileFormatError(f"{path / MODEL}: was not written by the run of {path / CONFIG}; start another run")
+    checkpoint = Checkpoint(path / STATE)
+    state = checkpoint.load()
+    begun = state is not None and state["belongs_to"]["number"] > learnt
+    if problem := contradiction(before, settings, learnt, begun=begun):
         raise ConfigError(problem)
-    return net, read_records(path, len(net.learnt))
+    if net is not None:
+        records = read_records(path, learnt)
+    if not begun:
+        checkpoint.clear()  # of a task that is in the file: the run was killed before it could delete it
+    return net, records
 
 
 def _stream(settings: Settings) -> Stream:
@@ -135,7 +143,6 @@ def _learn(net: Lifelong, tasks: list[Task], settings: Settings, path: Path, rec
     done = len(net.learnt)
     results: dict[str, Any] = {}
     checkpoint = Checkpoint(path / STATE, settings.save_every)
-    LPS(net, configs[done]).check_resumable(tasks[done], checkpoint)
     with (
         RunDirectory(path, replace(settings, output=None), done, sum(steps[:done])) as directory,
         stop_on_signals(checkpoint) as request,

@@ -168,11 +168,15 @@ def preset(benchmark: object, name: object) -> dict[str, Any]:
     return {"tasks": chosen.tasks, **chosen.presets[name]}
 
 
-def contradiction(before: Settings, now: Settings, learnt: int) -> str | None:
-    """Why a run with ``learnt`` finished tasks cannot resume with changed settings, or None if it can.
+def contradiction(before: Settings, now: Settings, learnt: int, *, begun: bool = False) -> str | None:
+    """Why a run with ``learnt`` finished tasks, and one in learning if ``begun``, cannot resume with changed settings;
+    None if it can.
 
-    Paths, devices, the number of tasks and the shares and epochs of later tasks may change.
+    Paths, devices, the number of tasks and the shares and epochs of later tasks may change; before the first task has
+    begun, everything may.
     """
+    if not learnt and not begun:
+        return None
     remedy = "leave it as it is or start another run"
     if now.tasks < learnt:
         return f"tasks: {learnt} are learnt already, got {now.tasks}; raise it or start another run"
@@ -180,11 +184,12 @@ def contradiction(before: Settings, now: Settings, learnt: int) -> str | None:
     for name in was | asked:
         if was.get(name) != asked.get(name):
             return f"{name}: it is {shown(was.get(name))} in this run, got {shown(asked.get(name))}; {remedy}"
-    for task in range(1, learnt + 1):
+    for task in range(1, min(learnt + begun, now.tasks) + 1):
         for name in PER_TASK:
             first, second = getattr(before.of_task(task), name), getattr(now.of_task(task), name)
             if first != second:
-                return f"{name}: task {task} was learnt with {shown(first)}, got {shown(second)}; {remedy}"
+                how = "was learnt" if task <= learnt else "is being learnt"
+                return f"{name}: task {task} {how} with {shown(first)}, got {shown(second)}; {remedy}"
     return None
 
 

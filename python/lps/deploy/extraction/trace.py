@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from math import prod
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
@@ -75,7 +76,29 @@ class _Proxy(fx.Proxy):
     )
 
 
+_TRACING = Lock()
+
+
 class _Tracer(fx.Tracer):
+    """While it traces, torch.fx replaces methods of all modules in all threads: the others get what they had, and only
+    one thread traces at a time, because the methods would otherwise be put back in the wrong order.
+    """
+
+    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
+        with _TRACING:
+            self._thread = get_ident()
+            return super().trace(root, concrete_args)
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
 

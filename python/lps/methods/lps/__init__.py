@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lps.methods.fit import Fit, check_examples, check_same
+from lps.methods.fit import Fit, check_examples
 from lps.methods.lps.config import LPSConfig
 from lps.methods.lps.phases import PhasedLearner
 from lps.methods.lps.plan import plan_task
@@ -45,11 +45,12 @@ class LPS:
         config = self.config.of_task(number)
         plans = plan_task(net, config)
         check_examples(task)
-        with _all_generators_kept(), net.keep_modes(), net.transaction() as draft:
+        with net.transaction() as draft, _all_generators_kept(), net.keep_modes():
             # A seed per task: a later task does not depend on how many random numbers the earlier ones drew.
             torch.manual_seed(int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0]))
             belongs_to = self._belongs_to(task, config)
             learner = PhasedLearner(net, task, config, plans, draft, self.optimizer)
+            belongs_to["head"] = [[name, list(tensor.shape)] for name, tensor in net.heads[-1].state_dict().items()]
             try:
                 fit = Fit(learner, task, config, listener or Listener(), checkpoint, belongs_to)
                 report = fit.run()
@@ -62,17 +63,6 @@ class LPS:
             draft.commit(task, [weight.v for weight in learner.weights], spent, fit.input_shape)
         return report
 
-    def check_resumable(self, task: Task, checkpoint: Checkpoint) -> None:
-        """Refuse a saved state that this task cannot go on from, before anything is changed.
-
-        The state of a task that is learnt already is deleted: the process was killed after it had saved the task.
-        """
-        state = checkpoint.load()
-        if state is not None and state["belongs_to"]["number"] <= len(self.net.learnt):
-            checkpoint.clear()
-        elif state is not None:
-            check_same(state["belongs_to"], self._belongs_to(task, self.config.of_task(len(self.net.learnt) + 1)))
-
     def _belongs_to(self, task: Task, config: LPSConfig) -> dict[str, Any]:
         """What must be the same for a saved state to go on."""
         net = self.net
@@ -84,10 +74,14 @@ class LPS:
             "examples": length(task.train),
             "digests": [learnt.digest for learnt in net.learnt],
             "layers": [[partition.name, list(partition.shape)] for partition, _ in net.prunable()],
+            "first weights of spread": [partition.init_std for partition, _ in net.prunable()],
             "pattern": net.pattern,
             "sharing": net.sharing,
             "norms": net.norms,
             "optimizer": "adam" if self.optimizer is None else "another",
+            "class_weights": None if task.class_weights is None else [float(weight) for weight in task.class_weights],
+            "loss": "cross entropy" if task.loss is None else "another",
+            "augmentation": task.augment is not None,
             **{name: _listed(value) for name, value in asdict(config).items()},
         }
 

@@ -48,9 +48,12 @@ class PhasedLearner:
         # ADMM steps before which the weights are projected, each with the new penalty and whether duals restart at 0.
         self._projections = penalties(config.rho, config.rho_levels, config.epochs[1] * per_epoch, per_epoch)
         others = self._make_trainable(draft)
-        # The common tensors that this task may change.
-        names = net.private_names
-        self._common = [tensor for name, tensor in net.common_tensors() if self.number == 1 or name in names]
+        # The common tensors that change meanwhile; buffers of a user's own module are put back after the task.
+        self._changing = [
+            name
+            for name, tensor in net.common_tensors()
+            if self.number == 1 or name in net.private_names or not isinstance(tensor, nn.Parameter)
+        ]
         self.weights = [self._begin(*layer, plan) for layer, plan in zip(net.prunable(), plans, strict=True)]
         self._stepper: Stepper = (
             FusedStepper(self.weights, others, config.lr)
@@ -186,6 +189,11 @@ class PhasedLearner:
         if not all(part.isfinite().all() for tensor in tensors for (part,) in parts(tensor.detach().contiguous())):
             raise fit.diverged("a weight became infinite or NaN", "final", self.config.epochs[2])
 
+    def _common(self, name: str) -> Tensor:
+        """The backbone's tensor of this name as it is now: a module may put another in a buffer's place."""
+        module, _, attribute = name.rpartition(".")
+        return cast("Tensor", getattr(self.net.backbone.get_submodule(module), attribute))
+
     def state_dict(self) -> dict[str, Any]:
         """Weights, projections, head, common tensors and optimiser."""
         return {
@@ -195,7 +203,7 @@ class PhasedLearner:
             "centre": [weight.centre for weight in self.weights],
             "kept": [pack_bits(is_kept(weight.partition.owner)) for weight in self.weights],
             "head": dict(self.net.heads[-1].state_dict()),
-            "common": self._common,
+            "common": [self._common(name) for name in self._changing],
             "stepper": self._stepper.state_dict(),
         }
 
@@ -208,8 +216,8 @@ class PhasedLearner:
             owner = weight.partition.owner
             owner.copy_((owner & TASK_BITS) | flags.to(torch.uint8) * KEPT_BIT)
         self.net.heads[-1].load_state_dict(state["head"])
-        for tensor, values in zip(self._common, cast("Sequence[Tensor]", state["common"]), strict=True):
-            tensor.copy_(values)
+        for name, values in zip(self._changing, state["common"], strict=True):
+            self._common(name).copy_(values)
         if phase is not None:
             self._make_ready(phase)
             self._stepper.load_state_dict(state["stepper"])

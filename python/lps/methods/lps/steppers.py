@@ -67,7 +67,8 @@ class FusedStepper:
         for kind, weights in _by_moves(self.weights, moves).items():
             layers = [WeightState(w.parameter, w.v, w.partition.w_bar, w.partition.owner, w.centre) for w in weights]
             self.proximal.append(ProximalAdam(layers, self.lr, moves=kind))
-        self.plain = torch.optim.Adam(self.others, self.lr, fused=True)
+        # As a group: there may be none of them.
+        self.plain = torch.optim.Adam([{"params": self.others}], self.lr, fused=True)
 
     def step(self, lr_factor: float, rho: float) -> float:
         """One fused call for the weights (two where some masks are fixed), one for the other parameters."""
@@ -132,6 +133,8 @@ class ComposedStepper:
         factory: OptimizerFactory,
     ) -> None:
         self.backbone, self.weights, self.others, self.factory = backbone, weights, others, factory
+        places = {module for weight in weights for module, _ in weight.partition.places}
+        self._order = {module: list(backbone.get_submodule(module)._parameters) for module in places}
         try:
             for weight in weights:
                 weight.parameter.data = weight.v  # from here on the parameter is v
@@ -192,3 +195,7 @@ class ComposedStepper:
                 module = self.backbone.get_submodule(module_name)
                 if parametrize.is_parametrized(module, name):
                     parametrize.remove_parametrizations(module, name, leave_parametrized=False)
+        for module_name, order in self._order.items():  # parameters that come back stand last
+            parameters = self.backbone.get_submodule(module_name)._parameters
+            for name in order:
+                parameters[name] = parameters.pop(name)
