@@ -7,6 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module, metadata
 from pathlib import Path
 
@@ -66,6 +67,17 @@ def test_public_names_of_lps_are_frozen() -> None:
         "load",
     ]
     assert all(hasattr(lps, name) for name in lps.__all__)
+
+
+def test_every_folder_of_the_packages_is_installed() -> None:
+    """The list in pyproject.toml is written by hand; an editable install would not miss what it lacks."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = [
+        ".".join(path.parent.relative_to(root).parts)
+        for root, package in ((ROOT / "python", "lps"), (ROOT, "lps_kernels"))
+        for path in (root / package).rglob("__init__.py")
+    ]
+    assert sorted(listed) == sorted(folders)
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
