@@ -102,7 +102,7 @@ import os, sys
 class Watch:
     def find_spec(self, name, path, target=None):
         if name == "torch":
-            print(os.environ.get("OMP_WAIT_POLICY"))
+            print(os.environ.get("GOMP_SPINCOUNT"))
             sys.meta_path.remove(self)
 sys.meta_path.insert(0, Watch())
 sys.argv = ["lps", "--help"]
@@ -113,11 +113,12 @@ try:
 except SystemExit:
     import torch
 """
-    environment = {name: value for name, value in ENVIRONMENT.items() if name != "OMP_WAIT_POLICY"}
+    unset = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {name: value for name, value in ENVIRONMENT.items() if name not in unset}
     done = subprocess.run(
         [sys.executable, "-c", code], env={**environment, **given}, capture_output=True, text=True, check=True
     )
-    expected = given.get("OMP_WAIT_POLICY", "None" if given else "PASSIVE")
+    expected = given.get("GOMP_SPINCOUNT", "None" if given else "3000")
     assert expected in done.stdout.splitlines(), done.stdout + done.stderr
 
 

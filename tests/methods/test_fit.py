@@ -25,7 +25,7 @@ LONG = replace(QUICK, epochs=(2, 6, 2))
 
 def test_a_method_learns_predicts_and_has_figures() -> None:
     net = toy_net()
-    method = METHODS["lps"](net, QUICK)  # type: ignore[call-arg]
+    method = METHODS["lps"](net, QUICK)
     for number in (1, 2):
         method.learn(toy_task(number))
     assert [task.name for task in method.learnt] == ["clouds-1", "clouds-2"]

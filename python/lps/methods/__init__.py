@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
@@ -9,6 +10,8 @@ from torch import Tensor
 from lps.methods.lps import LPS
 
 if TYPE_CHECKING:
+    from lps.lifelong import Lifelong
+    from lps.methods.lps.config import LPSConfig
     from lps.runs.checkpoint import Checkpoint
     from lps.runs.events import Listener, TaskReport
     from lps.task import Learnt, Task
@@ -39,4 +42,5 @@ class Method(Protocol):
         """The method's own entries of results.json, beside accuracies."""
 
 
-METHODS: dict[str, type[Method]] = {"lps": LPS}
+# Each makes a method from the network that it teaches and the configuration of its tasks.
+METHODS: dict[str, Callable[[Lifelong, LPSConfig], Method]] = {"lps": LPS}

@@ -17,7 +17,7 @@ from lps.artifact.read import load
 from lps.data import Stream, stream
 from lps.errors import CapacityError, ConfigError, DivergedError, FileFormatError, StoppedError
 from lps.lifelong import Lifelong
-from lps.methods.lps import LPS
+from lps.methods import METHODS, Method
 from lps.methods.lps.plan import plan_task
 from lps.models import Architecture, create
 from lps.partition import groups_with
@@ -54,7 +54,7 @@ def train(
             net, records = _learnt_before(output, before, settings)
             if net is not None and len(net.learnt) == settings.tasks:
                 # Written again: a run that was killed right after its last task did not get to it.
-                return write_results(output, settings, LPS(net, settings.of_task(1)), records), output
+                return write_results(output, settings, _method(settings, net, 1), records), output
         elif output is not None:
             check_unused(output)
         benchmark = _stream(settings)
@@ -115,6 +115,10 @@ def _new_network(settings: Settings, benchmark: Stream) -> Lifelong:
     return Lifelong(backbone, architecture.features, **modes)
 
 
+def _method(settings: Settings, net: Lifelong, number: int) -> Method:
+    return METHODS[settings.method](net, settings.of_task(number))
+
+
 def _check_capacity(net: Lifelong, settings: Settings) -> None:
     """Plan every task before the first is learnt: a run that cannot fit is refused at its start."""
     trial, tasks = deepcopy(net), settings.tasks
@@ -150,7 +154,7 @@ def _learn(net: Lifelong, tasks: list[Task], settings: Settings, path: Path, rec
         progress = Progress([config.epochs for config in configs], sum(steps[done:]), directory)
         try:
             for number, task in enumerate(tasks[done:], start=done + 1):
-                method = LPS(net, configs[number - 1])
+                method = _method(settings, net, number)
                 report = method.learn(task, listener=progress, checkpoint=checkpoint)
                 begin = perf_counter()
                 accuracy = [net.accuracy(i, earlier.test) for i, earlier in enumerate(tasks[:number], start=1)]
