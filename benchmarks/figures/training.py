@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.figures.checks import check_operators
 from benchmarks.figures.figure import Figure, UnmeasurableError, typically_within
+from benchmarks.figures.sharing import sharing_figures
 from benchmarks.figures.switching import saving_figure, switching_figures
 from benchmarks.timing import Thunk, measure
 
@@ -48,6 +49,7 @@ def training_figures() -> Iterator[Figure]:
     yield from switching_figures(net, _inputs())
     few_steps = LPSConfig(alpha=0.1, beta=0.9, epochs=(0, 1, 0), batch_size=BATCH)
     yield saving_figure(second, _task(12 * BATCH), few_steps)
+    yield from sharing_figures()
     yield from _memory()
 
 
