@@ -115,7 +115,7 @@ class Lifelong(nn.Module):
     def _features(self, x: Tensor, task: int) -> Tensor:
         """The backbone's output for a task.
 
-        While other threads run another task, this call composes its own weights. So it does where gradients of the
+        While other threads run another task for long, this call composes its own weights. So it does where gradients of the
         inputs are wanted: the backward pass reads the weights again, after the next task may have been written. The
         result has the same bits either way.
         """
