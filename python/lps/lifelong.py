@@ -115,9 +115,9 @@ class Lifelong(nn.Module):
     def _features(self, x: Tensor, task: int) -> Tensor:
         """The backbone's output for a task.
 
-        While other threads run another task for long, this call composes its own weights. So it does where gradients of the
-        inputs are wanted: the backward pass reads the weights again, after the next task may have been written. The
-        result has the same bits either way.
+        Where other threads run another task for long, this call composes its own weights, and so it does where
+        gradients of the inputs are wanted: the backward pass reads the weights again, after the next task may have been
+        written. The result has the same bits either way.
         """
         for_inputs = torch.is_grad_enabled() and x.requires_grad and not self.learning
         if for_inputs and not any(weight.requires_grad for _, weight in self.prunable()):

@@ -8,7 +8,6 @@ from typing import Any
 
 from lps.errors import ConfigError
 
-
 # Seconds that a call waits for calls of another task. Taking turns is the faster way on cores that one call can fill:
 # four threads with random tasks of the MLP took 0.8 to 1.0 of the time of one, 1.1 with no patience.
 PATIENCE = 0.02

@@ -160,14 +160,14 @@ def test_threads_that_serve_get_the_answers_of_a_single_one(name: str) -> None:
     random = Random(0)
     requests = [random.choices(range(1, TASKS + 1), k=len(x)) for _ in range(CALLS)]
     expected = [net.serve(x, tasks) for tasks in requests]
-    state = versions(net.state_dict(keep_vars=True).values())
+    state = versions([*net.parameters(), *net.buffers()])
 
     def work(number: int) -> None:
         for call in Random(number).sample(range(CALLS), CALLS):
             assert same_bits(net.serve(x, requests[call]), expected[call])
 
     in_threads(work)
-    assert versions(net.state_dict(keep_vars=True).values()) == state
+    assert versions([*net.parameters(), *net.buffers()]) == state
 
 
 @each_network
@@ -175,7 +175,7 @@ def test_threads_that_serve_exactly_get_the_bits_of_the_activated_backbone(name:
     net, x = network(name)
     with torch.no_grad():
         expected = list(activated(net, x))
-    state = versions(net.state_dict(keep_vars=True).values())
+    state = versions([*net.parameters(), *net.buffers()])
 
     def work(number: int) -> None:
         random = Random(number)
@@ -185,7 +185,7 @@ def test_threads_that_serve_exactly_get_the_bits_of_the_activated_backbone(name:
                 assert same_bits(run_exact(net.backbone, x, exact(net, task)), expected[task - 1])
 
     in_threads(work)
-    assert versions(net.state_dict(keep_vars=True).values()) == state
+    assert versions([*net.parameters(), *net.buffers()]) == state
 
 
 def test_serving_ends_with_its_context_even_after_an_error() -> None:
