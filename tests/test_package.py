@@ -90,9 +90,10 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("module", "given"),
     [
-        *((f"lps.{name}", {}) for name in ("cli", "train", "eval", "infer", "export")),
-        ("lps.cli", {"OMP_WAIT_POLICY": "ACTIVE"}),
+        ("lps.train", {}),
         ("lps.cli", {"GOMP_SPINCOUNT": "7"}),
+        *(pytest.param(f"lps.{name}", {}, marks=pytest.mark.slow) for name in ("cli", "eval", "infer", "export")),
+        pytest.param("lps.cli", {"OMP_WAIT_POLICY": "ACTIVE"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

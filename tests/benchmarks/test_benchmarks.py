@@ -81,6 +81,7 @@ def test_every_callable_is_timed_in_turns() -> None:
     assert 0 < timings["a"].best <= timings["a"].p10 <= timings["a"].p50 <= timings["a"].p90
 
 
+@pytest.mark.slow  # a process each
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

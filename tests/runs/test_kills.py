@@ -17,6 +17,8 @@ from lps.runs.lock import LOCK
 
 from tests.command import ENVIRONMENT, command, run
 
+pytestmark = pytest.mark.slow
+
 # Two tasks in all phases, saved all the time, so that many kills fall into saves.
 SMALL = ("--epochs", "2,4,2", "--threads", "1", "--tasks", "2", "--save-every", "0.02")
 
@@ -45,7 +47,6 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_killed_at_a_random_moment(whole: tuple[Path, float], seed: int) -> None:
     place, seconds = whole
