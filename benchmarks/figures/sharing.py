@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from time import perf_counter
+
+from lps.environment import SPINS
 
 from benchmarks.figures.figure import Figure, UnmeasurableError
 
@@ -22,7 +25,9 @@ def sharing_figures() -> Iterator[Figure]:
 def _seconds(processes: int) -> float:
     command = [sys.executable, "-m", "benchmarks.figures.sharing_worker"]
     start = perf_counter()
-    running = [subprocess.Popen(command) for _ in range(processes)]
+    # As the commands set it for themselves: importing this package loads torch before a worker could.
+    environment = {"GOMP_SPINCOUNT": SPINS, **os.environ}
+    running = [subprocess.Popen(command, env=environment) for _ in range(processes)]
     for process in running:
         if process.wait():
             raise UnmeasurableError(f"{' '.join(command[1:])} ended with {process.returncode}")

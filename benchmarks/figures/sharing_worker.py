@@ -1,10 +1,6 @@
-"""``python -m benchmarks.figures.sharing_worker``: one short training that waits for threads as the commands do."""
+"""``python -m benchmarks.figures.sharing_worker``: one short training on two threads."""
 
 from __future__ import annotations
-
-from lps.environment import share_cores
-
-share_cores()  # before torch is loaded, as in the commands
 
 import torch
 from lps import Arrays, Lifelong, LPSConfig, Task, models
