@@ -120,9 +120,8 @@ class Lifelong(nn.Module):
         written. The result has the same bits either way.
         """
         for_inputs = torch.is_grad_enabled() and x.requires_grad and not self.learning
-        if for_inputs and not any(weight.requires_grad for _, weight in self.prunable()):
-            return run_exact(self.backbone, x, ServedTask(self.prunable(), task, self._replaced(task), exact=True))
-        if not self._switch.enter(task, self._write):
+        composes = for_inputs and not any(weight.requires_grad for _, weight in self.prunable())
+        if composes or not self._switch.enter(task, self._write):
             return run_exact(self.backbone, x, ServedTask(self.prunable(), task, self._replaced(task), exact=True))
         try:
             features: Tensor = self.backbone(x)
@@ -149,11 +148,8 @@ class Lifelong(nn.Module):
     def _write(self, task: int) -> None:
         for partition, weight in self.prunable():
             partition.compose(task, out=weight)
-        if self.private_names:
-            values = self.private_of(task)
-            for name, tensor in self.common_tensors():
-                if name in values:
-                    tensor.copy_(values[name])
+        for tensor, value in self.private_pairs(task):
+            tensor.copy_(value)
         torch.clear_autocast_cache()  # which may hold casts of the weights just replaced
 
     @contextmanager
@@ -197,10 +193,7 @@ class Lifelong(nn.Module):
 
     def _replaced(self, task: int) -> dict[int, Tensor]:
         """The private tensors of a task, by the id() of the backbone's tensors that they replace."""
-        if not self.private_names:
-            return {}
-        values = self.private_of(task)
-        return {id(tensor): values[name] for name, tensor in self.common_tensors() if name in values}
+        return {id(tensor): value for tensor, value in self.private_pairs(task)}
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _classify(self, features: Tensor, task: int | None) -> Tensor:
@@ -238,6 +231,13 @@ class Lifelong(nn.Module):
         private = self.private[task - 1]
         assert isinstance(private, PrivateTensors)
         return private.tensors()
+
+    def private_pairs(self, task: int) -> list[tuple[Tensor, Tensor]]:
+        """Every private tensor of the backbone with a learnt task's own copy of it."""
+        if not self.private_names:
+            return []
+        values = self.private_of(task)
+        return [(tensor, values[name]) for name, tensor in self.common_tensors() if name in values]
 
     def add_private(self, values: Mapping[str, Tensor]) -> None:
         """Append a task's copies of the private tensors."""

@@ -243,8 +243,8 @@ class Fit:
     def _save_or_stop(self, count_seconds: Callable[[], None]) -> None:
         if self.checkpoint is None:
             return
-        stop = self.checkpoint.stop  # read once: a signal may come between the two lines below
-        if (stop or self.checkpoint.due()) and not self.foreign:
+        stop = self.checkpoint.stop  # read before due(), which it makes true: a signal may come at any moment
+        if self.checkpoint.due() and not self.foreign:
             count_seconds()
             self._save()
         if stop:

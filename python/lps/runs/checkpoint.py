@@ -62,7 +62,7 @@ class Checkpoint:
         number = _number(before[-1]) + 1 if before else 1
         path = self.directory / f"state-{number}.safetensors"
         write_atomically(path, content)
-        if hashlib.sha256(path.read_bytes()).digest() != hashlib.sha256(content).digest():
+        if path.read_bytes() != content:
             raise LPSError(f"{path}: does not read back as written; check the disk; the previous state is kept")
         for old in before:
             old.unlink()
@@ -126,9 +126,9 @@ def decode(content: bytes) -> State:
         if digest != _digest(manifest, ordered):
             raise FileFormatError("the checksum does not match, so the file is damaged")
         state: State = _restored(values["state"], ordered)
+    except FileFormatError:
+        raise
     except (SafetensorError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        if isinstance(error, FileFormatError):
-            raise
         raise FileFormatError(f"is not a whole state file ({error})") from None
     return state
 

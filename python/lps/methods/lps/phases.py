@@ -86,13 +86,11 @@ class PhasedLearner:
     def _start_private(self) -> list[nn.Parameter]:
         """Private tensors of a later task start with task 1's values; returns the trainable ones."""
         trained = []
-        values = self.net.private_of(1) if self.net.private_names else {}
-        for name, tensor in self.net.common_tensors():
-            if name in values:
-                tensor.copy_(values[name])
-                if isinstance(tensor, nn.Parameter):
-                    tensor.requires_grad_(True)
-                    trained.append(tensor)
+        for tensor, value in self.net.private_pairs(1):
+            tensor.copy_(value)
+            if isinstance(tensor, nn.Parameter):
+                tensor.requires_grad_(True)
+                trained.append(tensor)
         return trained
 
     @torch.no_grad()
