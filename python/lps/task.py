@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -142,14 +142,10 @@ class Learnt:
     class_names: tuple[str, ...] = ()
 
 
-class _Sized(Protocol):
-    def __len__(self) -> int: ...
-
-
 def length(examples: TaskData) -> int:
     """How many examples a data set has, or batches an iterable of batches; 0 if it has no length."""
     try:
-        return len(cast("_Sized", examples))
+        return len(cast("Sized", examples))
     except TypeError:
         return 0
 
