@@ -18,6 +18,7 @@ enum class Score { l2, half };                  // of one weight: the magnitude 
 enum class Region { all, free, owned };
 enum class Output { values, mask };
 enum class Moves { free, all, kept };
+enum class Pull { gradient, proximal };
 
 // 16-bit floats as they lie in memory.
 struct bf16 {
@@ -97,13 +98,15 @@ std::optional<Shortfall> project(const Cpu&, DType, Score, Region, Output, const
 
 struct AdmmLayer {
   const void* v;
-  void* centre;
+  void* centre;  // nullptr: only the kept bits are written; then the update must be fresh
   uint8_t* owner;
   View view, sharing_view;
   int64_t keep_free, keep_owned;
 };
-// Writes nothing where it returns a shortfall.
-std::optional<Shortfall> admm_update(const Cpu&, DType, bool fresh, const std::vector<AdmmLayer>&);
+// Where `emerging`, only groups whose sum of s - 1/2 is above 0 (of one weight: s > 1/2) take part in the selection of
+// owned ones, and keep_owned, between 0 and the groups of the view, is an upper bound. Writes nothing where it returns
+// a shortfall.
+std::optional<Shortfall> admm_update(const Cpu&, DType, bool emerging, bool fresh, const std::vector<AdmmLayer>&);
 
 struct StepLayer {
   void* effective;
@@ -118,13 +121,24 @@ struct StepLayer {
 };
 struct AdamScalars {
   double beta1, beta2, eps, rho, tau;
-  double step_size;     // lr / (1 - beta1^step)
-  double inverse_root;  // 1 / sqrt(1 - beta2^step)
-  // On a GPU: where the number of the step lies, from which the two above follow; nullptr where they are given.
+  double step_size;       // of free coordinates: lr / (1 - beta1^step)
+  double mask_step_size;  // of owned ones: mask_lr / (1 - beta1^step)
+  double inverse_root;    // 1 / sqrt(1 - beta2^step)
+  // On a GPU: where the number of the step lies, from which the three above follow; nullptr where they are given.
   const int64_t* device_step = nullptr;
-  double lr = 0;
+  double lr = 0, mask_lr = 0;
 };
-void proximal_adam(const Cpu&, DType, Moves, const AdamScalars&, const std::vector<StepLayer>&);
+void proximal_adam(const Cpu&, DType, Moves, Pull, const AdamScalars&, const std::vector<StepLayer>&);
+
+struct StraightLayer {
+  StepLayer step;  // without centre
+  View view, sharing_view;
+  int64_t keep_free, keep_owned;  // upper bounds, between 0 and the groups of the view
+};
+// `thresholds` holds, per layer and role (free, owned), the last threshold and the distance within which the next one
+// is looked for, both of the dtype of the weights and NaN where there is none; see ops/straight_through.py.
+void straight_through_adam(const Cpu&, DType, Moves, bool emerging, const AdamScalars&, double share_cost,
+                           void* thresholds, const std::vector<StraightLayer>&);
 
 struct GradLayer {
   void* grad;

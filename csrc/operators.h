@@ -246,20 +246,35 @@ std::tuple<Tensors, Tensors> project_on(const Tensors& x, const Tensors& owner, 
   return {projected, kept};
 }
 
+// Upper bounds on how many groups of each layer may survive.
+inline void check_bounds(const char* op, const char* argument, const Ints& keep, const Ints& views) {
+  for (size_t i = 0; i < keep.size(); ++i) {
+    const int64_t groups = view_at(views, i).g;
+    if (keep[i] >= 0 && keep[i] <= groups) continue;
+    refuse(op, {argument, i}, "between 0 and " + text(groups) + " (the groups of layer " + text(int64_t(i)) + ")",
+           text(keep[i]));
+  }
+}
+
 // ---- ADMM update ----
 
 template <class Target>
 void admm_update_on(const Tensors& v, const Tensors& centre, const Tensors& owner, const Ints& keep_free,
-                    const Ints& keep_owned, const Ints& views, const Ints& sharing_views, bool fresh) {
+                    const Ints& keep_owned, const Ints& views, const Ints& sharing_views, bool emerging, bool fresh) {
   const char* op = "admm_update_";
   check_layers(op, "v", v, kStateFloats);
-  check_companions(op, "centre", centre, "v", v);
+  if (!centre.empty()) {
+    check_companions(op, "centre", centre, "v", v);
+  } else if (!fresh && !v.empty()) {
+    refuse(op, "centre", text(int64_t(v.size())) + " tensors (one a layer; none only where fresh)", "0");
+  }
   check_companions(op, "owner", owner, "v", v, ScalarType::Byte);
   check_length(op, "keep_free", keep_free.size(), v.size(), "counts");
   check_length(op, "keep_owned", keep_owned.size(), v.size(), "counts");
   check_views(op, "views", views, v);
   check_views(op, "sharing_views", sharing_views, v);
-  for (size_t i = 0; i < v.size(); ++i) check_contiguous(op, {"centre", i}, centre[i]);
+  if (emerging) check_bounds(op, "keep_owned", keep_owned, sharing_views);
+  for (size_t i = 0; i < centre.size(); ++i) check_contiguous(op, {"centre", i}, centre[i]);
   for (size_t i = 0; i < v.size(); ++i) check_contiguous(op, {"owner", i}, owner[i]);
   std::vector<Span> spans;
   add_spans(spans, "centre", centre, true);
@@ -269,11 +284,11 @@ void admm_update_on(const Tensors& v, const Tensors& centre, const Tensors& owne
   const Tensors values = dense(v);
   std::vector<AdmmLayer> layers;
   for (size_t i = 0; i < v.size(); ++i) {
-    layers.push_back({values[i].data_ptr(), centre[i].data_ptr(), mutable_bytes(owner[i]), view_at(views, i),
-                      view_at(sharing_views, i), keep_free[i], keep_owned[i]});
+    layers.push_back({values[i].data_ptr(), centre.empty() ? nullptr : centre[i].data_ptr(), mutable_bytes(owner[i]),
+                      view_at(views, i), view_at(sharing_views, i), keep_free[i], keep_owned[i]});
   }
   if (v.empty()) return;
-  const auto shortfall = admm_update(Target::device(v[0]), dtype_of(v[0]), fresh, layers);
+  const auto shortfall = admm_update(Target::device(v[0]), dtype_of(v[0]), emerging, fresh, layers);
   if (!shortfall) return;
   const bool free = shortfall->region == Region::free;
   refuse_keep(op, free ? "keep_free" : "keep_owned", *shortfall, (free ? keep_free : keep_owned)[shortfall->layer]);
@@ -310,37 +325,69 @@ inline const int64_t* check_device_step(const char* op, const Maybe& device_step
   return static_cast<const int64_t*>(device_step->data_ptr());
 }
 
-template <class Target>
-void proximal_adam_on(const Tensors& effective, const Tensors& grad, const Tensors& v, const Tensors& w_bar,
-                      const Tensors& centre, const Tensors& owner, const Tensors& exp_avg, const Tensors& exp_avg_sq,
-                      const std::string& moves, int64_t step, double lr, double beta1, double beta2, double eps,
-                      double rho, double tau, const Maybe& device_step) {
-  const char* op = "proximal_adam_";
-  const Moves moving = check_moves(op, moves);
-  check_layers(op, "v", v, kStateFloats);
-  check_companions(op, "effective", effective, "v", v);
-  check_companions(op, "grad", grad, "v", v);
-  check_companions(op, "w_bar", w_bar, "v", v);
-  check_companions(op, "owner", owner, "v", v, ScalarType::Byte);
-  check_companions(op, "exp_avg", exp_avg, "v", v);
-  check_companions(op, "exp_avg_sq", exp_avg_sq, "v", v);
-  check_centre(op, v, centre, rho, tau);
+// The lists of a step, one tensor of each kind per layer; `grad`, `w_bar`, `centre` and `owner` are only read.
+struct StepTensors {
+  const Tensors &effective, &grad, &v, &w_bar, &owner, &exp_avg, &exp_avg_sq;
+};
+
+inline void check_state(const char* op, const StepTensors& state) {
+  check_layers(op, "v", state.v, kStateFloats);
+  check_companions(op, "effective", state.effective, "v", state.v);
+  check_companions(op, "grad", state.grad, "v", state.v);
+  check_companions(op, "w_bar", state.w_bar, "v", state.v);
+  check_companions(op, "owner", state.owner, "v", state.v, ScalarType::Byte);
+  check_companions(op, "exp_avg", state.exp_avg, "v", state.v);
+  check_companions(op, "exp_avg_sq", state.exp_avg_sq, "v", state.v);
+}
+
+inline void check_rates(const char* op, int64_t step, double beta1, double beta2) {
   if (step < 1) refuse(op, "step", "at least 1", text(step));
   if (!(beta1 >= 0 && beta1 < 1)) refuse(op, "beta1", "at least 0 and below 1", text(beta1));
   if (!(beta2 >= 0 && beta2 < 1)) refuse(op, "beta2", "at least 0 and below 1", text(beta2));
+}
+
+// Where the number of the step lies on the device; nullptr where `step` holds it, also where it was read from there.
+template <class Target>
+const int64_t* number_of(const char* op, const Maybe& device_step, const Tensors& v, int64_t& step) {
   const int64_t* number = check_device_step(op, device_step, v);
-  if (Target::reads_values && number != nullptr) {
-    step = *number;
-    if (step < 1) refuse(op, "device_step", "at least 1", text(step));
-    number = nullptr;
-  }
+  if (!Target::reads_values || number == nullptr) return number;
+  step = *number;
+  if (step < 1) refuse(op, "device_step", "at least 1", text(step));
+  return nullptr;
+}
+
+inline std::vector<Span> step_spans(const char* op, const StepTensors& state) {
   std::vector<Span> spans;
   const std::pair<const char*, const Tensors*> written[] = {
-      {"effective", &effective}, {"v", &v}, {"exp_avg", &exp_avg}, {"exp_avg_sq", &exp_avg_sq}};
+      {"effective", &state.effective}, {"v", &state.v}, {"exp_avg", &state.exp_avg}, {"exp_avg_sq", &state.exp_avg_sq}};
   for (const auto& [name, tensors] : written) {
     for (size_t i = 0; i < tensors->size(); ++i) check_contiguous(op, {name, i}, (*tensors)[i]);
     add_spans(spans, name, *tensors, true);
   }
+  return spans;
+}
+
+inline AdamScalars adam_scalars(int64_t step, double lr, double mask_lr, double beta1, double beta2, double eps,
+                                double rho, double tau, const int64_t* number) {
+  const double rest = 1 - std::pow(beta1, static_cast<double>(step));
+  const double inverse_root = 1 / std::sqrt(1 - std::pow(beta2, static_cast<double>(step)));
+  return {beta1, beta2, eps, rho, tau, lr / rest, mask_lr / rest, inverse_root, number, lr, mask_lr};
+}
+
+template <class Target>
+void proximal_adam_on(const Tensors& effective, const Tensors& grad, const Tensors& v, const Tensors& w_bar,
+                      const Tensors& centre, const Tensors& owner, const Tensors& exp_avg, const Tensors& exp_avg_sq,
+                      const std::string& moves, const std::string& pull, int64_t step, double lr, double mask_lr,
+                      double beta1, double beta2, double eps, double rho, double tau, const Maybe& device_step) {
+  const char* op = "proximal_adam_";
+  const StepTensors state{effective, grad, v, w_bar, owner, exp_avg, exp_avg_sq};
+  const Moves moving = check_moves(op, moves);
+  const Pull pulling = check_choice<Pull>(op, "pull", pull, {"gradient", "proximal"});
+  check_state(op, state);
+  check_centre(op, v, centre, rho, tau);
+  check_rates(op, step, beta1, beta2);
+  const int64_t* number = number_of<Target>(op, device_step, v, step);
+  std::vector<Span> spans = step_spans(op, state);
   add_spans(spans, "grad", grad, false);
   add_spans(spans, "w_bar", w_bar, false);
   add_spans(spans, "centre", centre, false);
@@ -354,16 +401,57 @@ void proximal_adam_on(const Tensors& effective, const Tensors& grad, const Tenso
                       exp_avg_sq[i].data_ptr(), v[i].numel()});
   }
   if (v.empty()) return;
-  const AdamScalars scalars{beta1,
-                            beta2,
-                            eps,
-                            rho,
-                            tau,
-                            lr / (1 - std::pow(beta1, static_cast<double>(step))),
-                            1 / std::sqrt(1 - std::pow(beta2, static_cast<double>(step))),
-                            number,
-                            lr};
-  proximal_adam(Target::device(v[0]), dtype_of(v[0]), moving, scalars, layers);
+  const AdamScalars scalars = adam_scalars(step, lr, mask_lr, beta1, beta2, eps, rho, tau, number);
+  proximal_adam(Target::device(v[0]), dtype_of(v[0]), moving, pulling, scalars, layers);
+}
+
+template <class Target>
+void straight_through_adam_on(const Tensors& effective, const Tensors& grad, const Tensors& v, const Tensors& w_bar,
+                              const Tensors& owner, const Tensors& exp_avg, const Tensors& exp_avg_sq,
+                              const Tensor& thresholds, const Ints& keep_free, const Ints& keep_owned,
+                              const Ints& views, const Ints& sharing_views, bool emerging, const std::string& moves,
+                              int64_t step, double lr, double mask_lr, double beta1, double beta2, double eps,
+                              double share_cost, const Maybe& device_step) {
+  const char* op = "straight_through_adam_";
+  const StepTensors state{effective, grad, v, w_bar, owner, exp_avg, exp_avg_sq};
+  const Moves moving = check_choice<Moves>(op, "moves", moves, {"free", "all"});
+  check_state(op, state);
+  if (!v.empty()) {
+    check_device(op, "thresholds", thresholds, Argument("v", 0), v[0]);
+    check_dtype(op, "thresholds", thresholds, {v[0].scalar_type()});
+  }
+  const auto sizes = thresholds.sizes();
+  if (sizes.size() != 3 || sizes[0] != int64_t(v.size()) || sizes[1] != 2 || sizes[2] != 2) {
+    refuse(op, "thresholds", "shape [" + text(int64_t(v.size())) + ", 2, 2] (layers, roles, threshold and distance)",
+           list_text(sizes));
+  }
+  check_length(op, "keep_free", keep_free.size(), v.size(), "counts");
+  check_length(op, "keep_owned", keep_owned.size(), v.size(), "counts");
+  check_views(op, "views", views, v);
+  check_views(op, "sharing_views", sharing_views, v);
+  check_bounds(op, "keep_free", keep_free, views);
+  check_bounds(op, "keep_owned", keep_owned, sharing_views);
+  check_rates(op, step, beta1, beta2);
+  const int64_t* number = number_of<Target>(op, device_step, v, step);
+  std::vector<Span> spans = step_spans(op, state);
+  check_contiguous(op, "thresholds", thresholds);
+  spans.push_back(span_of("thresholds", thresholds, true));
+  add_spans(spans, "grad", grad, false);
+  add_spans(spans, "w_bar", w_bar, false);
+  add_spans(spans, "owner", owner, false);
+  check_no_overlap(op, spans);
+  const Tensors grads = dense(grad), w_bars = dense(w_bar), owners = dense(owner);
+  std::vector<StraightLayer> layers;
+  for (size_t i = 0; i < v.size(); ++i) {
+    const StepLayer layer{
+        effective[i].data_ptr(), grads[i].data_ptr(),   v[i].data_ptr(),          w_bars[i].data_ptr(), nullptr,
+        bytes(owners[i]),        exp_avg[i].data_ptr(), exp_avg_sq[i].data_ptr(), v[i].numel()};
+    layers.push_back({layer, view_at(views, i), view_at(sharing_views, i), keep_free[i], keep_owned[i]});
+  }
+  if (v.empty()) return;
+  const AdamScalars scalars = adam_scalars(step, lr, mask_lr, beta1, beta2, eps, 0, 0, number);
+  straight_through_adam(Target::device(v[0]), dtype_of(v[0]), moving, emerging, scalars, share_cost,
+                        thresholds.data_ptr(), layers);
 }
 
 template <class Target>

@@ -19,6 +19,7 @@ void register_operators(torch::stable::detail::StableLibrary& m) {
   m.impl("project", TORCH_BOX(&project_on<Target>));
   m.impl("admm_update_", TORCH_BOX(&admm_update_on<Target>));
   m.impl("proximal_adam_", TORCH_BOX(&proximal_adam_on<Target>));
+  m.impl("straight_through_adam_", TORCH_BOX(&straight_through_adam_on<Target>));
   m.impl("proximal_grad_", TORCH_BOX(&proximal_grad_on<Target>));
   m.impl("structured_linear", TORCH_BOX(&structured_linear_on<Target>));
   m.impl("masked_linear", TORCH_BOX(&masked_linear_on<Target>));

@@ -20,7 +20,8 @@ from tests.command import ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 # Everything public of lps_kernels but its operators, which are those of the registry.
-NO_OPERATORS = ["Backend", "ProximalAdam", "View", "WeightState", "__version__", "backends", "group_view"]
+NO_OPERATORS = ["Backend", "ProximalAdam", "Selection", "StraightThroughAdam", "View", "WeightState"]
+NO_OPERATORS += ["__version__", "backends", "group_view"]
 EXPORTED: list[str] = import_module("lps_kernels").__all__  # type checkers do not see this list
 
 

@@ -8,11 +8,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import torch
 from lps import Arrays, Lifelong, Listener, LPSConfig, Task, load, models
 from lps.methods.fit import Fit
+from lps.methods.lps.config import TaskConfig
 from lps.methods.lps.phases import PhasedLearner
 from lps.methods.lps.plan import plan_task
 from lps.task import batches
@@ -33,6 +36,17 @@ INPUTS = 784
 MEMORY_SIDE = 6000
 # Enough to give a task its weights, masks and head; what they are does not matter here.
 INSTANT = LPSConfig(alpha=0.1, beta=0.9, epochs=(0, 1, 0), batch_size=BATCH, rho_levels=1).of_task(1)
+STRAIGHT = replace(INSTANT, solver="straight-through", beta="auto")
+SHARE = replace(STRAIGHT, beta=0.7)
+# Kinds of steps: the phase, its settings, and the bound on its time as a multiple of a dense step with fused Adam.
+STEPS = {
+    "warm-up step": ("warm-up", INSTANT, 1.05),
+    "admm step, gradient pull": ("admm", INSTANT, 1.10),
+    "admm step, proximal pull": ("admm", replace(INSTANT, pull="proximal"), 1.10),
+    "straight-through step": ("straight-through", STRAIGHT, 1.12),
+    "straight-through step, exact share": ("straight-through", SHARE, 1.12),
+    "final step": ("final", INSTANT, 1.05),
+}
 
 
 def training_figures() -> Iterator[Figure]:
@@ -92,11 +106,11 @@ def _steps(net: Lifelong) -> Iterator[Figure]:
     """A step of each phase of the second task beside a plain dense step with fused Adam."""
     inputs, labels = next(batches(_task(BATCH).train, BATCH))
     functions: dict[str, Thunk] = {"dense": _dense_step(inputs, labels)}
-    for phase in ("warm-up", "admm", "final"):
-        functions[phase] = _step_of(copy.deepcopy(net), phase, inputs, labels)
+    for name, (phase, config, _) in STEPS.items():
+        functions[name] = _step_of(copy.deepcopy(net), phase, config, inputs, labels)
     times = measure(functions, STEP_SECONDS)
-    for phase, bound in (("warm-up", 1.05), ("admm", 1.10), ("final", 1.05)):
-        yield typically_within(f"{phase} step vs dense step, fused Adam", times[phase], times["dense"], bound)
+    for name, (_, _, bound) in STEPS.items():
+        yield typically_within(f"{name} vs dense step, fused Adam", times[name], times["dense"], bound)
 
 
 def _dense_step(inputs: Tensor, labels: Tensor) -> Thunk:
@@ -112,21 +126,24 @@ def _dense_step(inputs: Tensor, labels: Tensor) -> Thunk:
     return step
 
 
-def _step_of(net: Lifelong, phase: str, inputs: Tensor, labels: Tensor) -> Thunk:
-    """A training step as :meth:`Lifelong.learn` takes it in this phase."""
-    task, transaction = _task(BATCH), net.transaction()
-    learner = PhasedLearner(net, task, INSTANT, plan_task(net, INSTANT), transaction.__enter__(), None)
-    fit = Fit(learner, task, INSTANT, Listener(), None, {})
-    for earlier in ("warm-up", "admm", "final"):
-        learner.begin_phase(earlier, fit)
-        if earlier == "admm":
-            learner.rho = INSTANT.rho
-            learner.project(fit, fresh=True)
-        if earlier == phase:
+def _step_of(net: Lifelong, phase: str, config: TaskConfig, inputs: Tensor, labels: Tensor) -> Thunk:
+    """A training step as :meth:`Lifelong.learn` takes it in this phase; of a solver, in the middle of its phase."""
+    # Only the length of its data counts: 1000 steps an epoch.
+    data = Arrays(torch.zeros(1, INPUTS).expand(1000 * BATCH, -1), torch.arange(1000 * BATCH) % CLASSES)
+    task, transaction = Task("noise", CLASSES, train=data, test=data), net.transaction()
+    learner = PhasedLearner(net, task, config, plan_task(net, config), transaction.__enter__(), None)
+    fit = Fit(learner, task, config, Listener(), None, {})
+    for earlier in learner.phases:
+        learner.begin_phase(earlier.name, fit)
+        if earlier.name == phase:
             break
     learner.begin_epoch()
+    learner.before_step(phase, 333, fit)  # the first projection of ADMM
+    steps = count()
 
     def step() -> None:
+        if phase == "straight-through":  # whose counts change from step to step
+            learner.before_step(phase, 1 + next(steps) % 998, fit)
         fit.step(inputs, labels, 1.0)
 
     step.transaction = transaction  # type: ignore[attr-defined] # open as long as the steps are taken
@@ -163,14 +180,15 @@ def _file_and_forgetting(net: Lifelong, answers: list[Tensor]) -> Iterator[Figur
 
 
 def _memory() -> Iterator[Figure]:
-    per_weight, weights = measure_memory(MEMORY_SIDE)
-    detail = f"peak of the ADMM phase of task 2 over the start of the process, {weights:,} weights"
-    yield Figure("training state per prunable weight", per_weight, " bytes", "<=", 31, detail)
+    for solver, bound in (("admm", 31), ("straight-through", 27)):
+        per_weight, weights = measure_memory(MEMORY_SIDE, solver)
+        detail = f"peak of the solver's phase of task 2 over the start of the process, {weights:,} weights"
+        yield Figure(f"training state per prunable weight, {solver}", per_weight, " bytes", "<=", bound, detail)
 
 
-def measure_memory(side: int) -> tuple[float, int]:
+def measure_memory(side: int, solver: str) -> tuple[float, int]:
     """Bytes per weight and weights, from a process of its own: the system only tells the peak of a whole process."""
-    command = [sys.executable, "-m", "benchmarks.figures.memory", str(side)]
+    command = [sys.executable, "-m", "benchmarks.figures.memory", str(side), solver]
     # Without this the allocator keeps some of what is freed, and the system counts it.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

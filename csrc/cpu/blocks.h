@@ -66,6 +66,15 @@ template <class Isa, class N>
 inline uint8_t free_bits(const uint8_t* owner, N n) {
   return bits_of(owner, n, [](const uint8_t* b) { return Isa::free_bits(b); });
 }
+// The same as lanes.
+template <class Isa, class T>
+inline auto free_lanes(const uint8_t* owner, Full) {
+  return Isa::template free_lanes<T>(owner);
+}
+template <class Isa, class T>
+inline auto free_lanes(const uint8_t* owner, Part part) {
+  return Isa::template mask<T>(free_bits<Isa>(owner, part));
+}
 template <class Isa, class N>
 inline uint8_t task_bits(const uint8_t* owner, uint8_t task, N n) {
   return bits_of(owner, n, [&](const uint8_t* b) { return Isa::task_bits(b, task); });
@@ -88,9 +97,9 @@ inline uint8_t region_bits(const uint8_t* owner, int64_t i, N n) {
 }
 
 // The effective weight and, because the map is diagonal, also the gradient of v from that of the effective weight.
-template <class Isa, class T>
-inline auto masked_product(uint8_t free, typename Isa::template Block<T> v, typename Isa::template Block<T> w_bar) {
-  return Isa::select(Isa::template mask<T>(free), v, Isa::mul(v, w_bar));
+template <class Isa, class Mask, class B>
+inline B masked_product(Mask free, B v, B w_bar) {
+  return Isa::select(free, v, Isa::mul(v, w_bar));
 }
 
 inline bool aligned32(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 32 == 0; }

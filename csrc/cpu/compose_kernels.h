@@ -43,8 +43,8 @@ template <class Isa, class S, bool streaming>
 void compose_owned_range(const S* v, const S* w_bar, const uint8_t* owner, S* out, int64_t begin, int64_t end) {
   using T = Compute<S>;
   for_blocks(begin, end, [&](int64_t i, auto n) {
-    const uint8_t free = free_bits<Isa>(owner + i, n);
-    const auto effective = masked_product<Isa, T>(free, load<Isa>(v + i, n), load<Isa>(w_bar + i, n));
+    const auto free = free_lanes<Isa, T>(owner + i, n);
+    const auto effective = masked_product<Isa>(free, load<Isa>(v + i, n), load<Isa>(w_bar + i, n));
     put<Isa, streaming>(out + i, effective, n);
   });
   if constexpr (streaming) Isa::stream_end();

@@ -1,5 +1,5 @@
 // The table of kernels of one instruction set. A kernel works on one range of one array, on one thread;
-// the drivers (compose.cpp, project.cpp, select.cpp, scores.cpp, step.cpp) cut the work into ranges.
+// the drivers (compose.cpp, project.cpp, select.cpp, scores.cpp, step.cpp, straight.cpp) cut the work into ranges.
 // Ranges begin at multiples of 8 coordinates: one byte of packed bits, one block of lanes.
 #pragma once
 
@@ -17,6 +17,10 @@ constexpr int kTile = kPanels * kPanel;
 
 // Weights per unit of work: 32768 x 4 bytes stay in a core's L2 cache together with their companions.
 constexpr int64_t kUnit = 32768;
+
+// Keys inside a bracket for which a unit has room. A sampled bracket holds 2 to 8 % of them; more memory would cost
+// more in page faults than the rare second pass.
+constexpr int64_t kBracketRoom = kUnit / 8;
 
 // Squares that are summed in the dtype of computation before they go on in fp64. Eight fp32 squares err by at most
 // 8 * 2^-24, and reading the weights, not converting them, sets the pace.
@@ -57,6 +61,27 @@ struct SelectKernels {
   void (*threshold_values)(const Source&, Region, Score, int64_t begin, int64_t end, Key threshold, int64_t last_tie,
                            uint8_t* bits, void* out, bool stream);
 };
+
+// What the pass of a straight-through step knows of one role. A score reaches a bound if it is not below it; a NaN
+// reaches every one. No bound is NaN.
+template <class T>
+struct RolePlan {
+  T floor;   // what does not reach it takes no part
+  T low;     // what reaches it, but not `beyond`, lies in the bracket where the exact threshold should be: it is listed
+  T beyond;  // what reaches it is taken for a survivor
+};
+// What it finds in a range.
+template <class Key>
+struct RoleFound {
+  Band band;  // its region: what takes part
+  bool nan;   // whether a NaN is among it
+  // Of those inside the bracket, the first kBracketRoom and one of junk behind: the key, and the index in the range.
+  Key* keys;
+  int32_t* indices;
+};
+template <class T, class Key>
+using StraightPass = void (*)(const StepLayer&, Moves, const AdamScalars&, double share_cost, const RolePlan<T>* plans,
+                              int64_t begin, int64_t end, bool stream, RoleFound<Key>* found);
 
 // One column of a convolution's matrix: the channel, as an offset into an image, the same with the tap's shift added
 // for kernels that do not pad, and the tap of the kernel.
@@ -137,7 +162,12 @@ struct Kernels {
   void (*admm_write[2])(const void* v, void* centre, uint8_t* owner, bool fresh, const uint8_t* bits, int64_t begin,
                         int64_t end);
 
-  void (*proximal_adam[2])(const StepLayer&, Moves, const AdamScalars&, int64_t begin, int64_t end, bool stream);
+  void (*proximal_adam[2])(const StepLayer&, Moves, Pull, const AdamScalars&, int64_t begin, int64_t end, bool stream);
+  // Moves v and writes `effective`, unless that is null, as the plans of the free and the owned role predict.
+  StraightPass<float, int32_t> straight32;
+  StraightPass<double, int64_t> straight64;
+  // effective = bit ? (free ? v : w_bar) : 0. `bits` starts at `begin`.
+  void (*straight_write[2])(const StepLayer&, const uint8_t* bits, int64_t begin, int64_t end, bool stream);
   void (*proximal_grad[2])(const GradLayer&, Moves, double rho, double tau, int64_t begin, int64_t end);
 
   void (*pack)(const uint8_t* bools, uint8_t* bits, int64_t begin, int64_t end);

@@ -108,6 +108,11 @@ struct Avx2Isa {
     const __m256d sign = _mm256_set1_pd(-0.0);
     return {_mm256_xor_pd(a.low, sign), _mm256_xor_pd(a.high, sign)};
   }
+  static F32 magnitude(F32 a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
+  static F64 magnitude(F64 a) {
+    const __m256d sign = _mm256_set1_pd(-0.0);
+    return {_mm256_andnot_pd(sign, a.low), _mm256_andnot_pd(sign, a.high)};
+  }
   static F64 to_double(F32 a) {
     return {_mm256_cvtps_pd(_mm256_castps256_ps128(a.v)), _mm256_cvtps_pd(_mm256_extractf128_ps(a.v, 1))};
   }
@@ -137,6 +142,19 @@ struct Avx2Isa {
   static F32 zero_unless(Mask32 m, F32 x) { return {_mm256_and_ps(m.v, x.v)}; }
   static F64 zero_unless(Mask64 m, F64 x) { return {_mm256_and_pd(m.low, x.low), _mm256_and_pd(m.high, x.high)}; }
 
+  static Mask32 at_least(F32 a, F32 b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GE_OQ)}; }
+  static Mask64 at_least(F64 a, F64 b) {
+    return {_mm256_cmp_pd(a.low, b.low, _CMP_GE_OQ), _mm256_cmp_pd(a.high, b.high, _CMP_GE_OQ)};
+  }
+  static Mask32 at_least_or_nan(F32 a, F32 b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_NLT_UQ)}; }
+  static Mask64 at_least_or_nan(F64 a, F64 b) {
+    return {_mm256_cmp_pd(a.low, b.low, _CMP_NLT_UQ), _mm256_cmp_pd(a.high, b.high, _CMP_NLT_UQ)};
+  }
+  static uint8_t bits(Mask32 m) { return static_cast<uint8_t>(_mm256_movemask_ps(m.v)); }
+  static uint8_t bits(Mask64 m) {
+    return static_cast<uint8_t>(_mm256_movemask_pd(m.low) | (_mm256_movemask_pd(m.high) << 4));
+  }
+
   static __m128i load_bytes(const uint8_t* bytes) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)); }
   static uint8_t nonzero_bits(const uint8_t* bytes) {
     return static_cast<uint8_t>(~_mm_movemask_epi8(_mm_cmpeq_epi8(load_bytes(bytes), _mm_setzero_si128())));
@@ -146,6 +164,17 @@ struct Avx2Isa {
     return static_cast<uint8_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(tasks, _mm_set1_epi8(static_cast<char>(task)))));
   }
   static uint8_t free_bits(const uint8_t* owner) { return task_bits(owner, kFree); }
+  template <class T>
+  static MaskOf<T> free_lanes(const uint8_t* owner) {
+    const __m128i tasks = _mm_and_si128(load_bytes(owner), _mm_set1_epi8(kTaskBits));
+    if constexpr (sizeof(T) == 4) {
+      return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_cvtepu8_epi32(tasks), _mm256_setzero_si256()))};
+    } else {
+      const __m256i low = _mm256_cvtepu8_epi64(tasks), high = _mm256_cvtepu8_epi64(_mm_srli_si128(tasks, 4));
+      return {_mm256_castsi256_pd(_mm256_cmpeq_epi64(low, _mm256_setzero_si256())),
+              _mm256_castsi256_pd(_mm256_cmpeq_epi64(high, _mm256_setzero_si256()))};
+    }
+  }
   static uint32_t task_bits_of_four(const uint8_t* owner, uint8_t task) {
     const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(owner));
     const __m256i tasks = _mm256_and_si256(bytes, _mm256_set1_epi8(kTaskBits));
@@ -178,16 +207,14 @@ struct Avx2Isa {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(owner), _mm_or_si128(task, kept));
   }
 
-  template <class T>
-  using KeyOf = ScalarIsa::KeyOf<T>;
   static I32 magnitude_keys(F32 x) {
     const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(x.v), _mm256_set1_epi32(INT32_MAX));
-    return {_mm256_min_epi32(magnitude, _mm256_set1_epi32(ScalarIsa::kNan<float>))};
+    return {_mm256_min_epi32(magnitude, _mm256_set1_epi32(kNanKey<float>))};
   }
   static __m256i magnitude_key64(__m256d x) {
     const __m256i magnitude = _mm256_and_si256(_mm256_castpd_si256(x), _mm256_set1_epi64x(INT64_MAX));
     const __m256i nan = _mm256_castpd_si256(_mm256_cmp_pd(x, x, _CMP_UNORD_Q));
-    return _mm256_blendv_epi8(magnitude, _mm256_set1_epi64x(ScalarIsa::kNan<double>), nan);
+    return _mm256_blendv_epi8(magnitude, _mm256_set1_epi64x(kNanKey<double>), nan);
   }
   static I64 magnitude_keys(F64 x) { return {magnitude_key64(x.low), magnitude_key64(x.high)}; }
   static I32 value_keys(F32 x) {
@@ -195,14 +222,14 @@ struct Avx2Isa {
     const __m256i flip = _mm256_and_si256(_mm256_srai_epi32(bits, 31), _mm256_set1_epi32(INT32_MAX));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x.v, x.v, _CMP_UNORD_Q));
     const __m256i keys = _mm256_xor_si256(bits, flip);
-    return {_mm256_blendv_epi8(keys, _mm256_set1_epi32(ScalarIsa::kNan<float>), nan)};
+    return {_mm256_blendv_epi8(keys, _mm256_set1_epi32(kNanKey<float>), nan)};
   }
   static __m256i value_key64(__m256d x) {
     const __m256i bits = _mm256_castpd_si256(_mm256_add_pd(x, _mm256_setzero_pd()));
     const __m256i negative = _mm256_cmpgt_epi64(_mm256_setzero_si256(), bits);
     const __m256i flip = _mm256_and_si256(negative, _mm256_set1_epi64x(INT64_MAX));
     const __m256i nan = _mm256_castpd_si256(_mm256_cmp_pd(x, x, _CMP_UNORD_Q));
-    return _mm256_blendv_epi8(_mm256_xor_si256(bits, flip), _mm256_set1_epi64x(ScalarIsa::kNan<double>), nan);
+    return _mm256_blendv_epi8(_mm256_xor_si256(bits, flip), _mm256_set1_epi64x(kNanKey<double>), nan);
   }
   static I64 value_keys(F64 x) { return {value_key64(x.low), value_key64(x.high)}; }
 

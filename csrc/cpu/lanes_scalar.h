@@ -66,6 +66,23 @@ struct ComputeOf<double> {
   using type = double;
 };
 
+// Integers in the order of the floats: NaN (one key) above Inf, -0 as 0.
+template <class T>
+using KeyOf = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+template <class T>
+constexpr KeyOf<T> kNanKey = sizeof(T) == 4 ? static_cast<KeyOf<T>>(0x7f800001) : KeyOf<T>(0x7ff0000000000001ll);
+template <class T>
+inline KeyOf<T> value_key(T x) {
+  const KeyOf<T> bits = bit_cast<KeyOf<T>>(x + T(0));
+  const KeyOf<T> flipped = bits < 0 ? bits ^ static_cast<KeyOf<T>>(~kOutside<KeyOf<T>>) : bits;
+  return x != x ? kNanKey<T> : flipped;
+}
+// The number that has the key.
+template <class T>
+inline T key_value(KeyOf<T> key) {
+  return bit_cast<T>(key < 0 ? static_cast<KeyOf<T>>(key ^ static_cast<KeyOf<T>>(~kOutside<KeyOf<T>>)) : key);
+}
+
 // How many of a block's coordinates exist: all eight, or the rest of an array.
 struct Full {
   static constexpr int count = kLanes;
@@ -147,6 +164,10 @@ struct ScalarIsa {
     return map<T>([&](int i) { return -a.lane[i]; });
   }
   template <class T>
+  static Block<T> magnitude(Block<T> a) {
+    return map<T>([&](int i) { return std::fabs(a.lane[i]); });
+  }
+  template <class T>
   static Block<double> to_double(Block<T> a) {
     return map<double>([&](int i) { return static_cast<double>(a.lane[i]); });
   }
@@ -164,6 +185,23 @@ struct ScalarIsa {
     return select(m, x, set<T>(0));
   }
 
+  // Lanes where a is at least b, which is no NaN, and the same with those where a is NaN.
+  template <class F>
+  static Mask mask_where(F&& f) {
+    unsigned bits = 0;
+    each([&](int i) { bits |= static_cast<unsigned>(f(i)) << i; });
+    return {static_cast<uint8_t>(bits)};
+  }
+  template <class T>
+  static Mask at_least(Block<T> a, Block<T> b) {
+    return mask_where([&](int i) { return a.lane[i] >= b.lane[i]; });
+  }
+  template <class T>
+  static Mask at_least_or_nan(Block<T> a, Block<T> b) {
+    return mask_where([&](int i) { return !(a.lane[i] < b.lane[i]); });
+  }
+  static uint8_t bits(Mask m) { return m.bits; }
+
   // Bits of the bytes that are not 0, and of the owner bytes that name a task, are free or are kept.
   template <class F>
   static uint8_t bits_where(const uint8_t* bytes, F&& f) {
@@ -178,7 +216,12 @@ struct ScalarIsa {
     return bits_where(owner, [&](uint8_t b) { return (b & kTaskBits) == task; });
   }
   static uint8_t free_bits(const uint8_t* owner) { return task_bits(owner, kFree); }
-  // The same of four blocks, and the lanes of one of them: fewer instructions than four times the above.
+  // The lanes of the owner bytes that are free.
+  template <class T>
+  static Mask free_lanes(const uint8_t* owner) {
+    return {free_bits(owner)};
+  }
+  // The bits of four blocks, and the lanes of one of them: fewer instructions than four times the above.
   static uint32_t task_bits_of_four(const uint8_t* owner, uint8_t task) {
     uint32_t bits = 0;
     for (int block = 0; block < 4; ++block) {
@@ -203,23 +246,14 @@ struct ScalarIsa {
     });
   }
 
-  // Keys of the magnitude and of the value: integers in the order of the floats, NaN (one key) above Inf, -0 as 0.
-  template <class T>
-  using KeyOf = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
-  template <class T>
-  static constexpr KeyOf<T> kNan = sizeof(T) == 4 ? static_cast<KeyOf<T>>(0x7f800001) : KeyOf<T>(0x7ff0000000000001ll);
+  // Keys of the magnitude and of the value.
   template <class T>
   static Block<KeyOf<T>> magnitude_keys(Block<T> x) {
-    return map<KeyOf<T>>(
-        [&](int i) { return x.lane[i] != x.lane[i] ? kNan<T> : bit_cast<KeyOf<T>>(std::fabs(x.lane[i])); });
+    return map<KeyOf<T>>([&](int i) { return value_key(std::fabs(x.lane[i])); });
   }
   template <class T>
   static Block<KeyOf<T>> value_keys(Block<T> x) {
-    return map<KeyOf<T>>([&](int i) {
-      const KeyOf<T> bits = bit_cast<KeyOf<T>>(x.lane[i] + T(0));
-      const KeyOf<T> flipped = bits < 0 ? bits ^ static_cast<KeyOf<T>>(~kOutside<KeyOf<T>>) : bits;
-      return x.lane[i] != x.lane[i] ? kNan<T> : flipped;
-    });
+    return map<KeyOf<T>>([&](int i) { return value_key(x.lane[i]); });
   }
   template <class Key>
   static Block<Key> set_keys(Key x) {

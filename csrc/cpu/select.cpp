@@ -7,56 +7,51 @@
 #include "select.h"
 
 #include <cmath>
-#include <limits>
 #include <memory>
 
+#include "lanes_scalar.h"
+
 namespace lps {
+
+template <class Key>
+Key floor_key(const Selection& selection) {
+  using T = std::conditional_t<sizeof(Key) == 4, float, double>;
+  return selection.above ? value_key(static_cast<T>(*selection.above)) + 1 : kLowestKey<Key>;
+}
+template int32_t floor_key(const Selection&);
+template int64_t floor_key(const Selection&);
 
 namespace {
 
 constexpr int64_t kSmallLayer = 8192;  // below this, sampling costs more than collecting every key
 
-// A sampled bracket holds 2 to 8 % of the keys; a unit has room for an eighth. More memory would cost more in page
-// faults than the rare second pass.
-constexpr int64_t kBracketRoom = kUnit / 8;
-
 constexpr int64_t kCandidateSample = 2048;
-
-template <class Key>
-constexpr Key lowest_key() {
-  return kOutside<Key> + 1;
-}
-template <class Key>
-constexpr Key highest_key() {
-  return std::numeric_limits<Key>::max() - 1;
-}
 
 template <class Key>
 struct Search {
   Selection* selection;
-  Key low, high;  // the bracket
-  int64_t room;   // candidates per unit
-  bool done;
-  bool short_of_groups;
-  int64_t region;
+  Key floor;         // keys below it take no part
+  Key low = 0;       // the bracket
+  Key high = 0;      //
+  int64_t room = 0;  // candidates per unit
+  bool done = false;
+  bool short_of_groups = false;
+  int64_t region = 0;
 
   int64_t count() const { return selection->view.g; }
   // A bracket of one key needs no list of the keys inside it.
   bool collects() const { return low < high; }
 
   void bracket_everything() {
-    low = lowest_key<Key>();
-    high = highest_key<Key>();
+    low = floor;
+    high = kHighestKey<Key>;
     room = kUnit;
   }
-};
-
-template <class Key>
-struct Chunk {
-  size_t search;
-  int64_t begin, end;
-  Key* candidates;
-  Band band;
+  void finish(Key threshold, int64_t last_tie) {
+    selection->threshold = threshold;
+    selection->last_tie = last_tie;
+    done = true;
+  }
 };
 
 // The largest bound in [low, high] that at least `wanted` keys reach, by bisection; low where there is none.
@@ -217,7 +212,12 @@ void resolve(const SelectKernels<Key>& kernels, Search<Key>& search, const Chunk
     inside += chunk->band.inside;
     overflows |= search.collects() && chunk->band.inside > search.room;
   }
-  if (selection.keep < 0 || selection.keep > search.region) {
+  if (selection.up_to) {
+    // Where the bracket begins at the floor, all that take part have been counted.
+    if (search.low == search.floor && above + inside <= selection.keep) {
+      return search.finish(search.floor, search.count());
+    }
+  } else if (selection.keep < 0 || selection.keep > search.region) {
     search.done = search.short_of_groups = true;
     return;
   }
@@ -225,7 +225,6 @@ void resolve(const SelectKernels<Key>& kernels, Search<Key>& search, const Chunk
     search.bracket_everything();
     return;
   }
-  search.done = true;
   Key threshold = search.low;
   int64_t reached = above + inside, passed = above;  // keys that reach the threshold, and that pass it
   if (search.collects()) {
@@ -238,10 +237,10 @@ void resolve(const SelectKernels<Key>& kernels, Search<Key>& search, const Chunk
     reached = reach(threshold);
     passed = reach(threshold + 1);
   }
-  selection.threshold = threshold;
-  selection.last_tie = reached == selection.keep
-                           ? search.count()
-                           : find_last_tie(kernels, search, first, last, threshold, selection.keep - passed);
+  const int64_t last_tie = reached == selection.keep
+                               ? search.count()
+                               : find_last_tie(kernels, search, first, last, threshold, selection.keep - passed);
+  search.finish(threshold, last_tie);
 }
 
 // Groups of one weight, or the scores of larger groups.
@@ -250,10 +249,10 @@ std::optional<Shortfall> select_coordinates(const SelectKernels<Key>& kernels, c
                                             const std::vector<Selection*>& selections) {
   std::vector<Search<Key>> searches;
   for (Selection* selection : selections) {
-    // Nothing to keep: a threshold that no key reaches.
-    selection->threshold = highest_key<Key>();
-    selection->last_tie = -1;
-    searches.push_back({selection, 0, 0, 0, selection->keep == 0, false, 0});
+    searches.push_back({selection, floor_key<Key>(*selection)});
+    Search<Key>& search = searches.back();
+    if (selection->keep == 0) search.finish(kHighestKey<Key>, -1);
+    if (selection->up_to && selection->keep >= search.count()) search.finish(search.floor, search.count());
   }
   parallel_each(parallel, searches, [&](Search<Key>& search) {
     if (!search.done) bracket_by_sample(kernels, search);
@@ -299,7 +298,15 @@ std::optional<Shortfall> select_scored(const Kernels& kernels, const Parallel& p
   std::vector<Selection*> pointers;
   for (size_t i = 0; i < selections.size(); ++i) {
     const Source source{scores[i].data(), nullptr, absent[i].data()};
-    on_scores.push_back({i, source, Region::free, Score::half, {1, selections[i]->view.g, 1}, selections[i]->keep});
+    const Selection& selection = *selections[i];
+    on_scores.push_back({i,
+                         source,
+                         Region::free,
+                         Score::half,
+                         {1, selection.view.g, 1},
+                         selection.keep,
+                         selection.up_to,
+                         selection.above});
   }
   for (Selection& selection : on_scores) pointers.push_back(&selection);
   if (auto shortfall = select_coordinates<int64_t>(kernels.select64, parallel, pointers)) {
@@ -319,6 +326,28 @@ std::optional<Shortfall> select_scored(const Kernels& kernels, const Parallel& p
 }
 
 }  // namespace
+
+template <class Key>
+bool find_threshold(const SelectKernels<Key>& kernels, Selection& selection, Key low, Key high,
+                    const std::vector<Chunk<Key>>& chunks) {
+  Search<Key> search{&selection, floor_key<Key>(selection), low, high, kBracketRoom};
+  resolve(kernels, search, chunks.data(), chunks.data() + chunks.size());
+  return search.done;
+}
+template bool find_threshold(const SelectKernels<int32_t>&, Selection&, int32_t, int32_t,
+                             const std::vector<Chunk<int32_t>>&);
+template bool find_threshold(const SelectKernels<int64_t>&, Selection&, int64_t, int64_t,
+                             const std::vector<Chunk<int64_t>>&);
+
+void add_roles(std::vector<Selection>& selections, const Source& source, const View& view, const View& sharing_view,
+               int64_t keep_free, int64_t keep_owned, bool emerging) {
+  const size_t number = selections.size();
+  selections.push_back({number, source, Region::free, Score::l2, view, keep_free});
+  selections.push_back({number + 1, source, Region::owned, Score::half, sharing_view, keep_owned});
+  if (!emerging) return;
+  selections.back().up_to = true;
+  selections.back().above = sharing_view.single() ? 0.5 : 0.0;
+}
 
 std::optional<Shortfall> select_groups(const Kernels& kernels, const Parallel& parallel, DType dtype,
                                        std::vector<Selection>& selections) {
@@ -376,6 +405,14 @@ void selection_bits(const Kernels& kernels, DType dtype, const Selection& select
   uint8_t inside[kBitBlock / kLanes];
   kernels.region_bits(selection.source.owner, selection.region, begin, end, inside);
   for (int64_t byte = 0; byte < (end - begin + kLanes - 1) / kLanes; ++byte) bits[byte] &= inside[byte];
+}
+
+void role_bits(const Kernels& kernels, DType dtype, const Selection& free, const Selection& owned, int64_t begin,
+               int64_t end, uint8_t* bits) {
+  uint8_t of_owned[kBitBlock / kLanes];
+  selection_bits(kernels, dtype, free, begin, end, bits);
+  selection_bits(kernels, dtype, owned, begin, end, of_owned);
+  for (int64_t byte = 0; byte < (end - begin + kLanes - 1) / kLanes; ++byte) bits[byte] |= of_owned[byte];
 }
 
 void selection_values(const Kernels& kernels, DType dtype, const Selection& selection, int64_t begin, int64_t end,

@@ -16,7 +16,7 @@ inline auto read_source(const Source& source, int64_t i, N n) {
   auto x = load<Isa>(static_cast<const S*>(source.x) + i, n);
   if constexpr (with_dual) {
     const auto centre = load<Isa>(static_cast<const S*>(source.centre) + i, n);
-    const auto free = Isa::template mask<T>(free_bits<Isa>(source.owner + i, n));
+    const auto free = free_lanes<Isa, T>(source.owner + i, n);
     const auto kept = Isa::template mask<T>(kept_bits<Isa>(source.owner + i, n));
     const auto zero = Isa::template set<T>(0), one = Isa::template set<T>(1);
     const auto of_free = Isa::select(kept, zero, Isa::negate(centre));
@@ -287,28 +287,38 @@ void region_bits_kernel(const uint8_t* owner, Region region, int64_t begin, int6
   });
 }
 
+// Sets the kept bits of a block's owner bytes.
+template <class Isa>
+inline void write_kept(uint8_t* owner, uint8_t kept, Full) {
+  Isa::write_kept(owner, kept);
+}
+template <class Isa>
+inline void write_kept(uint8_t* owner, uint8_t kept, Part part) {
+  uint8_t room[kLanes] = {};
+  std::memcpy(room, owner, static_cast<size_t>(part.count));
+  Isa::write_kept(room, kept);
+  std::memcpy(owner, room, static_cast<size_t>(part.count));
+}
+
 template <class Isa, class S>
 void admm_write(const void* v, void* centre, uint8_t* owner, bool fresh, const uint8_t* bits, int64_t begin,
                 int64_t end) {
+  if (centre == nullptr) {
+    for_blocks(begin, end, [&](int64_t i, auto n) { write_kept<Isa>(owner + i, bits[(i - begin) / kLanes], n); });
+    return;
+  }
   const Source source{v, fresh ? nullptr : centre, owner};
   specialise(source, Region::all, Score::l2, [&](auto with_dual, auto, auto) {
     for_blocks(begin, end, [&](int64_t i, auto n) {
       const auto s = read_source<Isa, S, with_dual.value>(source, i, n);
       const uint8_t kept_here = bits[(i - begin) / kLanes];
-      const auto free = Isa::template mask<S>(free_bits<Isa>(owner + i, n));
+      const auto free = free_lanes<Isa, S>(owner + i, n);
       const auto kept = Isa::template mask<S>(kept_here);
       const auto of_free = Isa::select(kept, s, Isa::negate(s));
       const auto shared = Isa::zero_unless(kept, Isa::template set<S>(1));
       const auto of_owned = Isa::sub(shared, Isa::sub(s, shared));
       store<Isa>(static_cast<S*>(centre) + i, Isa::select(free, of_free, of_owned), n);
-      if constexpr (std::is_same_v<decltype(n), Full>) {
-        Isa::write_kept(owner + i, kept_here);
-      } else {
-        uint8_t room[kLanes] = {};
-        std::memcpy(room, owner + i, static_cast<size_t>(n.count));
-        Isa::write_kept(room, kept_here);
-        std::memcpy(owner + i, room, static_cast<size_t>(n.count));
-      }
+      write_kept<Isa>(owner + i, kept_here, n);
     });
   });
 }
@@ -316,7 +326,7 @@ void admm_write(const void* v, void* centre, uint8_t* owner, bool fresh, const u
 template <class Isa, class S>
 void fill_select(Kernels& table, DType dtype) {
   const int row = static_cast<int>(dtype);
-  using Key = typename Isa::template KeyOf<Compute<S>>;
+  using Key = KeyOf<Compute<S>>;
   const SelectKernels<Key> select{collect<Isa, S, Key>, narrow<Isa, Key>, count_at_least<Isa, Key>,
                                   threshold_bits<Isa, S, Key>, threshold_values<Isa, S, Key>};
   if constexpr (sizeof(Key) == 4) {

@@ -3,7 +3,7 @@
 
 namespace lps {
 
-void proximal_adam(const Cpu& cpu, DType dtype, Moves moves, const AdamScalars& scalars,
+void proximal_adam(const Cpu& cpu, DType dtype, Moves moves, Pull pull, const AdamScalars& scalars,
                    const std::vector<StepLayer>& layers) {
   const Kernels& kernels = cpu.kernels;
   const Parallel& parallel = cpu.parallel;
@@ -13,8 +13,9 @@ void proximal_adam(const Cpu& cpu, DType dtype, Moves moves, const AdamScalars& 
   // 41 bytes per weight in fp32, 81 in fp64.
   const bool stream = weights * (dtype == DType::f32 ? 41 : 81) > kStreamBytes;
   std::vector<Unit> units = units_of(layers, [](const StepLayer& layer) { return layer.count; });
-  parallel_each(parallel, units,
-                [&](const Unit& unit) { kernel(layers[unit.layer], moves, scalars, unit.begin, unit.end, stream); });
+  parallel_each(parallel, units, [&](const Unit& unit) {
+    kernel(layers[unit.layer], moves, pull, scalars, unit.begin, unit.end, stream);
+  });
 }
 
 void proximal_grad(const Cpu& cpu, DType dtype, Moves moves, double rho, double tau,

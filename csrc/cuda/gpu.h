@@ -29,9 +29,11 @@ void unpack_bits(const Gpu&, const uint8_t* bits, uint8_t* bools, int64_t count)
 void group_scores(const Gpu&, DType, Score, Region, const std::vector<ScoreLayer>&);
 // A shortfall is one that the sizes alone show: fewer groups in the layer than are to be kept, or a negative number.
 std::optional<Shortfall> project(const Gpu&, DType, Score, Region, Output, const std::vector<ProjectLayer>&);
-std::optional<Shortfall> admm_update(const Gpu&, DType, bool fresh, const std::vector<AdmmLayer>&);
+std::optional<Shortfall> admm_update(const Gpu&, DType, bool emerging, bool fresh, const std::vector<AdmmLayer>&);
 
-void proximal_adam(const Gpu&, DType, Moves, const AdamScalars&, const std::vector<StepLayer>&);
+void proximal_adam(const Gpu&, DType, Moves, Pull, const AdamScalars&, const std::vector<StepLayer>&);
+void straight_through_adam(const Gpu&, DType, Moves, bool emerging, const AdamScalars&, double share_cost,
+                           void* thresholds, const std::vector<StraightLayer>&);
 void proximal_grad(const Gpu&, DType, Moves, double rho, double tau, const std::vector<GradLayer>&);
 
 // For float, double, f16 and bf16; 16-bit floats are multiplied on tensor cores and summed in fp32.

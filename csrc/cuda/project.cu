@@ -6,19 +6,6 @@ namespace lps {
 
 namespace {
 
-SelectJob job_of(const View& view, int64_t keep, Score score, size_t layer, int slot) {
-  SelectJob job{};
-  job.keep = keep;
-  job.a = view.a;
-  job.g = view.g;
-  job.b = view.b;
-  job.layer = static_cast<int32_t>(layer);
-  job.slot = slot;
-  job.by_magnitude = score == Score::l2;
-  job.grouped = !view.single();
-  return job;
-}
-
 bool fits(int64_t keep, const View& view) { return keep >= 0 && keep <= view.g; }
 
 int64_t weights_of(const std::vector<SelectLayer>& layers) {
@@ -47,7 +34,7 @@ std::optional<Shortfall> project(const Gpu& gpu, DType dtype, Score score, Regio
     row.first_job = static_cast<int64_t>(i);
     row.aligned = aligned_to(16, {layer.x, layer.out}) && aligned_to(owners, {layer.owner});
     rows.push_back(row);
-    jobs.push_back(job_of(layer.view, layer.keep, score, i, 0));
+    jobs.push_back(job_of(dtype, layer.view, layer.keep, score, false, i, 0));
   }
   if (weights_of(rows) == 0) return std::nullopt;
   const SelectBatch batch = select_groups(gpu, dtype, rows, jobs);
@@ -59,7 +46,8 @@ std::optional<Shortfall> project(const Gpu& gpu, DType dtype, Score score, Regio
   return std::nullopt;
 }
 
-std::optional<Shortfall> admm_update(const Gpu& gpu, DType dtype, bool fresh, const std::vector<AdmmLayer>& layers) {
+std::optional<Shortfall> admm_update(const Gpu& gpu, DType dtype, bool emerging, bool fresh,
+                                     const std::vector<AdmmLayer>& layers) {
   std::vector<SelectLayer> rows;
   std::vector<SelectJob> jobs;
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -69,14 +57,14 @@ std::optional<Shortfall> admm_update(const Gpu& gpu, DType dtype, bool fresh, co
     if (!fits(layer.keep_owned, layer.sharing_view)) return Shortfall{i, Region::owned, layer.sharing_view.g};
     SelectLayer row{};
     row.source = {layer.v, fresh ? nullptr : layer.centre, layer.owner, 0, 1};
-    row.out = layer.centre;
+    row.out = layer.centre;  // a null pointer is aligned to anything
     row.kept = layer.owner;
     row.count = layer.view.size();
     row.first_job = static_cast<int64_t>(2 * i);
     row.aligned = aligned_to(16, {layer.v, layer.centre}) && aligned_to(kPack<float>, {layer.owner});
     rows.push_back(row);
-    jobs.push_back(job_of(layer.view, layer.keep_free, Score::l2, i, 0));
-    jobs.push_back(job_of(layer.sharing_view, layer.keep_owned, Score::half, i, 1));
+    jobs.push_back(job_of(dtype, layer.view, layer.keep_free, Score::l2, false, i, 0));
+    jobs.push_back(job_of(dtype, layer.sharing_view, layer.keep_owned, Score::half, emerging, i, 1));
   }
   if (weights_of(rows) == 0) return std::nullopt;
   const SelectBatch batch = select_groups(gpu, dtype, rows, jobs);

@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) admm_update_kernel(SelectBa
         centre.at[j] = is_free(read.owner.at[j]) ? of_free : of_owned;
         owner.at[j] = static_cast<uint8_t>((read.owner.at[j] & kTaskBits) | (survives ? kKeptBit : 0));
       }
-      store_pack(static_cast<T*>(layer.out), place, centre);
+      if (layer.out != nullptr) store_pack(static_cast<T*>(layer.out), place, centre);
       store_pack(layer.kept, place, owner);
     });
   }

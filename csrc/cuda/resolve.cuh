@@ -5,6 +5,12 @@
 
 namespace lps {
 
+// What a search found, whether anything was cut off, and whether the threshold lay inside the bracket.
+struct Resolved {
+  Found found;
+  bool cut_off, collected;
+};
+
 // One selection among coordinates, as the block that resolves it sees it.
 template <class T>
 struct WeightSearch {
@@ -24,11 +30,15 @@ struct WeightSearch {
     return keys[job.slot == 0 ? i : kChunk - 1 - i];
   }
 
-  // Calls body(chunk, member, members): a warp takes a chunk or, where there are fewer chunks than warps, the whole
-  // block does. A thread is one `member` of `members`.
+  // How many threads go through a chunk with so many keys together: a warp, or eight, which read 32 bytes of fp32,
+  // where keys are few; the whole block where there are fewer chunks than warps.
+  __device__ __forceinline__ uint32_t team_for(uint32_t keys) const {
+    return chunks < kSelectThreads / 32 ? kSelectThreads : keys < 128 ? 8 : 32;
+  }
+
+  // Calls body(chunk, member, members), a thread being one `member` of `members`.
   template <class Body>
-  __device__ __forceinline__ void for_chunks(const Body& body) const {
-    const uint32_t team = chunks < kSelectThreads / 32 ? kSelectThreads : 32;
+  __device__ __forceinline__ void for_chunks(uint32_t team, const Body& body) const {
     for (uint32_t chunk = threadIdx.x / team; chunk < chunks; chunk += kSelectThreads / team) {
       body(chunk, threadIdx.x % team, team);
     }
@@ -51,16 +61,16 @@ struct WeightSearch {
   }
 
   // The key of rank `wanted` among the candidates of all chunks, or among all coordinates.
-  __device__ __forceinline__ RankedKey<Key> among_candidates(Key low, Key high, uint32_t wanted) const {
+  __device__ __forceinline__ RankedKey<Key> among_candidates(Key low, Key high, uint32_t wanted, uint32_t team) const {
     return radix_select(shared, low, high, wanted, [&](const auto& f) {
-      for_chunks([&](uint32_t chunk, uint32_t member, uint32_t members) {
+      for_chunks(team, [&](uint32_t chunk, uint32_t member, uint32_t members) {
         const uint32_t inside = tally(chunk).inside;
         visit_keys(member, inside, members, f, [&](uint32_t i) { return candidate(chunk, i); });
       });
     });
   }
   __device__ __forceinline__ RankedKey<Key> among_all(uint32_t wanted) const {
-    return radix_select(shared, kLowestKey<T>, kHighestKey<T>, wanted, [&](const auto& f) {
+    return radix_select(shared, static_cast<Key>(job.floor), kHighestKey<T>, wanted, [&](const auto& f) {
       visit_keys(threadIdx.x, count, kSelectThreads, f, [&](uint32_t i) { return key(i); });
     });
   }
@@ -81,13 +91,14 @@ struct WeightSearch {
 
   // The index of tie number `wanted` (from 1). Where the bracket was one key, all that lie inside are ties; else they
   // are counted, among the candidates where these were collected.
-  __device__ __forceinline__ int64_t last_tie(Key threshold, uint32_t wanted, bool collected, bool one_key) const {
-    for_chunks([&](uint32_t chunk, uint32_t member, uint32_t) {
+  __device__ __forceinline__ int64_t last_tie(Key threshold, uint32_t wanted, bool collected, bool one_key,
+                                              uint32_t team) const {
+    for_chunks(team, [&](uint32_t chunk, uint32_t member, uint32_t) {
       if (member == 0) tally(chunk).ties = one_key ? tally(chunk).inside : 0;
     });
     __syncthreads();
     if (!one_key) {
-      for_chunks([&](uint32_t chunk, uint32_t member, uint32_t members) {
+      for_chunks(team, [&](uint32_t chunk, uint32_t member, uint32_t members) {
         const uint32_t found = ties(chunk, member, members, threshold, collected);
         if (found > 0) atomicAdd(&tally(chunk).ties, found);
       });
@@ -100,7 +111,7 @@ struct WeightSearch {
     return begin + tie.index;
   }
 
-  __device__ __forceinline__ Found resolve(Key low, Key high) const {
+  __device__ __forceinline__ Resolved resolve(Key low, Key high) const {
     const uint32_t keep = static_cast<uint32_t>(job.keep);
     uint32_t above = 0, inside = 0, members = 0;
     for (uint32_t chunk = threadIdx.x; chunk < chunks; chunk += kSelectThreads) {
@@ -111,17 +122,19 @@ struct WeightSearch {
     above = sum_threads(shared, above).total;
     inside = sum_threads(shared, inside).total;
     members = sum_threads(shared, members).total;
-    if (keep >= members) return {0, 0, kLowestKey<T>, count};
+    if (keep >= members) return {{0, 0, job.floor, count}, false, false};
     const bool collected = above < keep && keep <= above + inside, one_key = collected && low == high;
+    const uint32_t team = team_for(collected ? inside / chunks : static_cast<uint32_t>(kChunk));
     RankedKey<Key> last{low, 0, inside};
     if (!collected) {
       last = among_all(keep);
     } else {
-      if (!one_key) last = among_candidates(low, high, keep - above);
+      if (!one_key) last = among_candidates(low, high, keep - above, team);
       last.above += above;
     }
     const uint32_t wanted = keep - last.above;
-    return {0, 0, last.key, wanted == last.equal ? count : last_tie(last.key, wanted, collected, one_key)};
+    const int64_t tie = wanted == last.equal ? count : last_tie(last.key, wanted, collected, one_key, team);
+    return {{0, 0, last.key, tie}, true, collected};
   }
 };
 
@@ -130,15 +143,15 @@ __device__ __forceinline__ void resolve_groups(const SelectBatch& batch, const S
   const uint64_t* keys = batch.keys + job.first_key;
   const uint32_t count = static_cast<uint32_t>(job.g), keep = static_cast<uint32_t>(job.keep);
   uint32_t mine = 0;
-  for (uint32_t g = threadIdx.x; g < count; g += kSelectThreads) mine += keys[g] != 0;
+  for (uint32_t g = threadIdx.x; g < count; g += kSelectThreads) mine += keys[g] >= job.floor;
   const uint32_t present = sum_threads(shared, mine).total;
   // Of the groups that have the threshold for a key, those before the index `end` survive.
-  uint64_t threshold = keep == 0 ? kHighestKey<double> : kLowestKey<double>;
+  uint64_t threshold = keep == 0 ? kHighestKey<double> : job.floor;
   uint32_t end = keep == 0 ? 0 : count;
   if (keep > 0 && keep < present) {
-    const auto last = radix_select(shared, kLowestKey<double>, kHighestKey<double>, keep, [&](const auto& f) {
+    const auto last = radix_select(shared, job.floor, kHighestKey<double>, keep, [&](const auto& f) {
       for (uint32_t g = threadIdx.x; g < count; g += kSelectThreads) {
-        if (keys[g] != 0) f(keys[g]);
+        if (keys[g] >= job.floor) f(keys[g]);
       }
     });
     threshold = last.key;
@@ -160,15 +173,15 @@ __global__ void __launch_bounds__(kSelectThreads, kSelectBlocks) resolve_kernel(
   const SelectJob& job = shared->job;
   const SelectLayer& layer = shared->layer;
   if (job.grouped != 0) return resolve_groups(batch, job, &shared->rank);
-  // A threshold that no key passes, or that all reach.
+  // A threshold that no key passes, or that all reach that take part.
   Found found{0, 0, kHighestKey<T>, -1};
   if (job.keep >= job.g) {
-    found = {0, 0, kLowestKey<T>, layer.count};
+    found = {0, 0, job.floor, layer.count};
   } else if (job.keep > 0) {
     const Found bracket = batch.found[blockIdx.x];
     const uint32_t count = static_cast<uint32_t>(layer.count), chunks = parts_of<uint32_t>(count, kChunk);
     const WeightSearch<T> search{batch, job, layer, &shared->rank, count, chunks};
-    found = search.resolve(static_cast<Key>(bracket.low), static_cast<Key>(bracket.high));
+    found = search.resolve(static_cast<Key>(bracket.low), static_cast<Key>(bracket.high)).found;
   }
   if (threadIdx.x == 0) batch.found[blockIdx.x] = found;
 }

@@ -34,14 +34,15 @@ struct SampleShared {
   Key keys[kSample];
 };
 
-// 0 where the coordinate belongs to another slot.
+// 0 where the coordinate belongs to another slot or does not take part.
 template <class T>
 __device__ __forceinline__ KeyOf<T> key_at(const SelectLayer& layer, const SelectJob& job, int64_t i) {
   const Coordinate<T> read = read_coordinate<T>(layer.source, i);
-  return read.slot == job.slot ? weight_key<T>(read.value, job.by_magnitude != 0) : 0;
+  const KeyOf<T> key = weight_key<T>(read.value, job.by_magnitude != 0);
+  return read.slot == job.slot && key >= job.floor ? key : 0;
 }
 
-// Whether a job needs no search: all of its coordinates survive, or none.
+// Whether a job needs no search: all of its coordinates that take part survive, or none.
 __device__ __forceinline__ bool is_trivial(const SelectJob& job) { return job.keep == 0 || job.keep >= job.g; }
 
 // One coordinate of each of kSample stretches of a layer; a fixed sequence, so that every run does the same.
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(kSelectThreads, kSelectBlocks) sample_kernel(S
   const SelectLayer& layer = shared->search.layer;
   RankShared* ranks = &shared->search.rank;
   if (job.grouped != 0) return;
-  Key low = kLowestKey<T>, high = kHighestKey<T>;
+  Key low = static_cast<Key>(job.floor), high = kHighestKey<T>;
   if (is_trivial(job)) {
     low = high;  // nothing is to be collected
   } else if (layer.count > kSmallLayer) {
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(kSelectThreads, kSelectBlocks) sample_kernel(S
 template <class Key>
 struct CollectShared {
   SelectLayer layer;
-  Key low[kRoles], high[kRoles];
+  Key floor[kRoles], low[kRoles], high[kRoles];  // floor <= low
   bool searched[kRoles], by_magnitude[kRoles];
   Tally tally[kRoles];
 };
@@ -110,6 +111,7 @@ __device__ __forceinline__ void stage_chunk(const SelectBatch& batch, int chunk,
     if (job.grouped != 0 || is_trivial(job)) continue;
     const Found& found = batch.found[shared->layer.first_job + slot];
     shared->searched[slot] = true;
+    shared->floor[slot] = static_cast<Key>(job.floor);
     shared->low[slot] = static_cast<Key>(found.low);
     shared->high[slot] = static_cast<Key>(found.high);
     shared->by_magnitude[slot] = job.by_magnitude != 0;
@@ -121,10 +123,10 @@ __device__ __forceinline__ uint32_t sum_warp(uint32_t x) {
   return x;
 }
 
-// Writes the keys whose bits are set, those of the warp side by side. In which order does not matter.
-template <class Key, int N>
-__device__ __forceinline__ void store_candidates(const Key (&keys)[N], uint32_t bits, int slot, uint32_t* used,
-                                                 Key* candidates) {
+// Calls write(j, at) for the keys j whose bits are set, with places `at` of their chunk's room: those of the warp side
+// by side, slot 0 from the front and slot 1 from the back. In which order does not matter.
+template <int N, class Write>
+__device__ __forceinline__ void place_candidates(uint32_t bits, int slot, uint32_t* used, const Write& write) {
   const uint32_t lane = threadIdx.x % 32;
   uint32_t lanes[N], total = 0;
 #pragma unroll
@@ -135,11 +137,10 @@ __device__ __forceinline__ void store_candidates(const Key (&keys)[N], uint32_t 
   if (total == 0) return;
   uint32_t next = lane == 0 ? atomicAdd(used, total) : 0;
   next = __shfl_sync(0xffffffffu, next, 0);
-  if (candidates == nullptr) return;
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     const int64_t at = next + __popc(lanes[j] & ((1u << lane) - 1));
-    if (bits >> j & 1) candidates[slot == 0 ? at : kChunk - 1 - at] = keys[j];
+    if (bits >> j & 1) write(j, slot == 0 ? at : kChunk - 1 - at);
     next += __popc(lanes[j]);
   }
 }
@@ -157,17 +158,20 @@ __device__ __forceinline__ void collect_chunk(CollectShared<KeyOf<T>>* shared, i
       if (!shared->searched[slot]) continue;
       const Key low = shared->low[slot], high = shared->high[slot];
       const uint32_t here = read.members(layer.source, place, slot);
-      uint32_t inside = 0;
+      uint32_t inside = 0, taking_part = 0;
       Key keys[N];
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         keys[j] = weight_key<T>(read.value[j], shared->by_magnitude[slot]);
         above[slot] += (here >> j & 1) != 0 && keys[j] > high;
         inside |= static_cast<uint32_t>(keys[j] >= low && keys[j] <= high) << j;
+        taking_part |= static_cast<uint32_t>(keys[j] >= shared->floor[slot]) << j;
       }
-      members[slot] += __popc(here);
-      // A bracket of one key needs no list of the keys inside it.
-      store_candidates(keys, inside & here, slot, &shared->tally[slot].inside, low < high ? candidates : nullptr);
+      members[slot] += __popc(here & taking_part);
+      place_candidates<N>(inside & here, slot, &shared->tally[slot].inside, [&](int j, int64_t at) {
+        // A bracket of one key needs no list of the keys inside it.
+        if (low < high) candidates[at] = keys[j];
+      });
     }
   });
   for (int slot = 0; slot < kRoles; ++slot) {

@@ -88,14 +88,14 @@ __device__ __forceinline__ Coordinates<T> read_coordinates(const WeightSource& s
 }
 
 // Keys are unsigned integers in the order of the scores: -0.0 equals 0.0, NaN is the largest. Key 0 is of no number.
-__device__ __forceinline__ uint32_t order_key(float x) {
+__host__ __device__ __forceinline__ uint32_t order_key(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof(bits));
   if (x != x) return ~0u;
   if (x == 0) bits = 0;
   return bits ^ (bits >> 31 != 0 ? ~0u : 1u << 31);
 }
-__device__ __forceinline__ uint64_t order_key(double x) {
+__host__ __device__ __forceinline__ uint64_t order_key(double x) {
   uint64_t bits;
   memcpy(&bits, &x, sizeof(bits));
   if (x != x) return ~uint64_t{0};

@@ -20,6 +20,7 @@ from lps_kernels.ops.sparse import sparse_conv as sparse_conv
 from lps_kernels.ops.sparse import sparse_linear as sparse_linear
 from lps_kernels.ops.step import proximal_adam_ as proximal_adam_
 from lps_kernels.ops.step import proximal_grad_ as proximal_grad_
+from lps_kernels.ops.straight_through import straight_through_adam_ as straight_through_adam_
 from lps_kernels.ops.task_weight import task_weight as task_weight
 
 if not TYPE_CHECKING:  # type checkers and editors read the aliases above: they cannot compute a list

@@ -10,6 +10,8 @@ target      ``kept ? s : 0``      ``kept ? 1 : 0``
 dual        ``kept ? 0 : s``      ``s - target``
 recovered   ``kept ? 0 : -centre``  ``target - centre``
 ==========  ====================  ==============================
+
+Without ``centre``, a fresh update only selects: it writes the kept bits of the projection of ``v`` itself.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from lps_kernels._checks import STATE_FLOATS, check_contiguous, check_length, check_no_overlap
+from lps_kernels._checks import STATE_FLOATS, check_contiguous, check_length, check_no_overlap, refuse_unless
 from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, declare
 from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, Draw, strided
-from lps_kernels.ops.project import available_groups, select_coordinates
+from lps_kernels.ops.project import available_groups, select_coordinates, select_up_to
 from lps_kernels.ops.scores import (
     PATTERNS,
     View,
@@ -51,10 +53,11 @@ def _reference(
     keep_owned: Sequence[int],
     views: Sequence[int],
     sharing_views: Sequence[int],
+    emerging: bool,
     fresh: bool,
 ) -> None:
     """Select everything first, then write: a refusal leaves all layers as they were."""
-    _check(v, centre, owner, keep_free, keep_owned, views, sharing_views, fresh)
+    _check(v, centre, owner, keep_free, keep_owned, views, sharing_views, emerging, fresh)
     written = [(f"{name}[{i}]", t) for name, ts in (("centre", centre), ("owner", owner)) for i, t in enumerate(ts)]
     for name, tensor in written:
         check_contiguous(OP, name, tensor)
@@ -69,12 +72,16 @@ def _reference(
             of_owned = was_kept.to(s.dtype) - centre[layer]
             s = s + torch.where(free, of_free, of_owned)
         kept = select_coordinates(OP, layer, "keep_free", s, free, weights, "l2", keep_free[layer], "free")
-        kept |= select_coordinates(OP, layer, "keep_owned", s, ~free, sharing, "half", keep_owned[layer], "owned")
+        if emerging:
+            kept |= select_up_to(s, ~free, sharing, "half", keep_owned[layer], positive=True)
+        else:
+            kept |= select_coordinates(OP, layer, "keep_owned", s, ~free, sharing, "half", keep_owned[layer], "owned")
         shared = kept.to(s.dtype)
         new_centre = torch.where(free, torch.where(kept, s, -s), shared - (s - shared))
         updates.append((new_centre, kept))
     for layer, (new_centre, kept) in enumerate(updates):
-        centre[layer].copy_(new_centre)
+        if centre:
+            centre[layer].copy_(new_centre)
         owner[layer].copy_(task_of(owner[layer]) | (kept.to(torch.uint8) * KEPT_BIT))
 
 
@@ -86,16 +93,28 @@ def _check(
     keep_owned: Sequence[int],
     views: Sequence[int],
     sharing_views: Sequence[int],
+    emerging: bool,
     fresh: bool,
 ) -> None:
-    del fresh
     check_layers(OP, "v", v, STATE_FLOATS)
-    check_companions(OP, "centre", centre, "v", v)
+    if centre:
+        check_companions(OP, "centre", centre, "v", v)
+    else:
+        refuse_unless(fresh or not v, OP, "centre", f"{len(v)} tensors (one a layer; none only where fresh)", 0)
     check_companions(OP, "owner", owner, "v", v, torch.uint8)
     check_length(OP, "keep_free", keep_free, len(v), "counts")
     check_length(OP, "keep_owned", keep_owned, len(v), "counts")
     check_views(OP, "views", views, v)
     check_views(OP, "sharing_views", sharing_views, v)
+    if emerging:
+        for layer, (keep, view) in enumerate(zip(keep_owned, views_of(sharing_views), strict=True)):
+            check_bound(OP, "keep_owned", layer, keep, view)
+
+
+def check_bound(op: str, argument: str, layer: int, keep: int, view: View) -> None:
+    """A bound on how many groups of a layer may survive."""
+    expected = f"between 0 and {view[1]} (the groups of layer {layer})"
+    refuse_unless(0 <= keep <= view[1], op, f"{argument}[{layer}]", expected, keep)
 
 
 def _state(
@@ -114,6 +133,20 @@ def _samples(dtype: torch.dtype) -> Iterator[Sample]:
             for fresh in (False, True):
                 name = f"{pattern}, sharing {sharing}, fresh {fresh}"
                 yield _sample(name, *_state(draw, shapes, dtype, 0.5), pattern, sharing, fresh)
+            for share in (0.1, 1.0):
+                name = f"{pattern}, sharing {sharing}, emerging up to {share}"
+                yield _sample(
+                    name, *_state(draw, shapes, dtype, 0.5), pattern, sharing, False, keep=(0.5, share), emerging=True
+                )
+    for emerging in (False, True):
+        v, _, owner = _state(draw, [(40, 50), (9, 8)], dtype, 0.5)
+        yield _sample(
+            f"kept bits only, emerging {emerging}", v, [], owner, "column", "irregular", True, emerging=emerging
+        )
+    v, centre, owner = _state(draw, [(LARGE_SIZE,), (40, 50)], dtype, 0.5)
+    for layer in v:
+        layer.copy_(torch.where(layer > 1, 0.5, layer))  # exactly at the bound
+    yield _sample("large, emerging", v, centre, owner, "irregular", "irregular", True, keep=(0.5, 0.2), emerging=True)
     for name, free in (("all free", 1.0), ("all owned", 0.0)):
         yield _sample(name, *_state(draw, shapes, dtype, free), "column", "irregular", False)
     edges = [(size,) for size in EDGE_SIZES]
@@ -152,12 +185,14 @@ def _sample(
     sharing: str,
     fresh: bool,
     keep: tuple[float, float] = (0.5, 0.7),
+    emerging: bool = False,
 ) -> Sample:
     """A call that keeps these shares of the free and of the owned groups."""
     views, sharing_views = ([group_view(tuple(x.shape), p) for x in v] for p in (pattern, sharing))
     keep_free = [round(keep[0] * count) for count in available_groups(v, owner, views, "free")]
     keep_owned = [round(keep[1] * count) for count in available_groups(v, owner, sharing_views, "owned")]
-    return Sample(name, (v, centre, owner, keep_free, keep_owned, flat_views(views), flat_views(sharing_views), fresh))
+    counts = keep_free, keep_owned, flat_views(views), flat_views(sharing_views)
+    return Sample(name, (v, centre, owner, *counts, emerging, fresh))
 
 
 def _bad_inputs() -> Iterator[BadInput]:
@@ -177,6 +212,7 @@ def _bad_inputs() -> Iterator[BadInput]:
             "keep_owned": [0, 1],
             "views": views,
             "sharing_views": elements,
+            "emerging": False,
             "fresh": True,
         }
         return tuple((arguments | changes).values())
@@ -187,6 +223,16 @@ def _bad_inputs() -> Iterator[BadInput]:
         "centre count",
         call(centre=[torch.ones(4, 6)]),
         f"{op}: centre: expected 2 tensors (one a layer), got 1",
+    )
+    yield BadInput(
+        "no centre",
+        call(centre=[], fresh=False),
+        f"{op}: centre: expected 2 tensors (one a layer; none only where fresh), got 0",
+    )
+    yield BadInput(
+        "more than there are",
+        call(keep_owned=[25, 1], emerging=True),
+        f"{op}: keep_owned[0]: expected between 0 and 24 (the groups of layer 0), got 25",
     )
     yield BadInput(
         "centre dtype",
@@ -244,7 +290,7 @@ def _workload(shapes: Sequence[tuple[int, ...]]) -> list[Args]:
 _admm_update_ = declare(
     OP,
     schema="(Tensor[] v, Tensor(a!)[] centre, Tensor(b!)[] owner, int[] keep_free, int[] keep_owned, int[] views, "
-    "int[] sharing_views, bool fresh) -> ()",
+    "int[] sharing_views, bool emerging, bool fresh) -> ()",
     reference=_reference,
     fake=_check,
     mutates=("centre", "owner"),
@@ -267,13 +313,16 @@ def admm_update_(
     views: Sequence[View],
     sharing_views: Sequence[View],
     *,
+    emerging: bool = False,
     fresh: bool = False,
 ) -> None:
     """Project both roles of every layer and write ``centre`` and the kept bits of ``owner``.
 
     The dual is recovered from the old ``centre`` and kept bits, or taken as 0 where ``fresh`` (they are then not
     read). Free coordinates keep the ``keep_free[i]`` groups of ``views[i]`` with the largest l2 norm, owned ones the
-    ``keep_owned[i]`` groups of ``sharing_views[i]`` with the largest sum of ``s - 1/2``.
+    ``keep_owned[i]`` groups of ``sharing_views[i]`` with the largest sum of ``s - 1/2``. Where ``emerging``, only
+    groups whose sum is above 0 take part and ``keep_owned[i]`` is an upper bound: a mask above 1/2 becomes 1. Where
+    ``fresh``, ``centre`` may be empty; then only the kept bits are written.
     """
     _admm_update_(
         list(v),
@@ -283,5 +332,6 @@ def admm_update_(
         list(keep_owned),
         flat_views(views),
         flat_views(sharing_views),
+        emerging,
         fresh,
     )

@@ -58,8 +58,23 @@ def select_coordinates(
     kind = "" if region == "all" else f"{region} "
     expected = f"between 0 and {available} (the {kind}groups of layer {layer})"
     refuse_unless(0 <= keep <= available, op, f"{keep_name}[{layer}]", expected, keep)
-    kept = select_groups(scores, eligible, keep)
-    return kept.view(1, -1, 1).expand(view).reshape(x.shape) & inside
+    return _coordinates_of(select_groups(scores, eligible, keep), view, inside)
+
+
+def select_up_to(x: Tensor, inside: Tensor, view: View, kind: str, keep: int, *, positive: bool) -> Tensor:
+    """As :func:`select_coordinates`, but all survive where there are fewer groups than ``keep``.
+
+    With ``positive`` only groups take part whose sum of ``x - 1/2`` is above 0: of one weight, where ``x > 1/2``.
+    """
+    scores, eligible = score_groups(x, inside, view, kind)
+    if positive:
+        least = 0.5 if view[0] * view[2] == 1 else 0.0
+        eligible = eligible & ~(scores <= least)  # NaN is above everything
+    return _coordinates_of(select_groups(scores, eligible, keep), view, inside)
+
+
+def _coordinates_of(groups: Tensor, view: View, inside: Tensor) -> Tensor:
+    return groups.view(1, -1, 1).expand(view).reshape(inside.shape) & inside
 
 
 def project_reference(

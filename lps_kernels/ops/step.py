@@ -3,8 +3,13 @@
 From the gradient ``g`` of the effective weight, per coordinate that may move (Eq. 13 and Adam):
 
     dv = g where free, g * w_bar where owned
-    dv += rho * (v - centre) where free, tau * (v - centre) where owned
-    v  <- Adam(v, dv);  effective <- v where free, v * w_bar where owned
+    dv += rho * (v - centre) where free, tau * (v - centre) where owned         (pull ``gradient``)
+    v  <- Adam(v, dv), at the rate ``lr`` where free and ``mask_lr`` where owned
+    v  <- (v + c * centre) / (1 + c), c = rho where free and tau where owned    (pull ``proximal``)
+    effective <- v where free, v * w_bar where owned
+
+The pull ``proximal`` is the exact proximal step of ``c / 2 * (v - centre)^2``; unlike a gradient, Adam does not
+normalise it away.
 
 Which coordinates move is ``moves``: ``free`` (warm-up), ``all`` (ADMM), ``kept`` (final: free and kept). The others
 keep their ``v`` and moments; the effective weight is written everywhere. Every operation is rounded on its own, so
@@ -35,6 +40,7 @@ from lps_kernels.ops.scores import check_companions, check_layers
 from lps_kernels.owner import FREE, KEPT_BIT, free_coordinates
 
 MOVES = ("free", "all", "kept")
+PULLS = ("gradient", "proximal")
 
 # About ten roundings of eps/2 on the way to the new value, whose terms may cancel once.
 TOLERANCE = Tolerance({torch.float32: 2e-6, torch.float64: 4e-15}, "a chain of about ten rounded operations")
@@ -52,6 +58,31 @@ def _pull(v: Tensor, centre: Tensor, free: Tensor, rho: float, tau: float) -> Te
     return torch.where(free, (v - centre) * rho, (v - centre) * tau)
 
 
+def adam_moments(
+    gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, beta1: float, beta2: float
+) -> tuple[Tensor, Tensor]:
+    """The new moments of Adam."""
+    return exp_avg * beta1 + gradient * (1 - beta1), exp_avg_sq * beta2 + gradient * gradient * (1 - beta2)
+
+
+def adam_change(
+    mean: Tensor,
+    square: Tensor,
+    free: Tensor,
+    step: int,
+    lr: float,
+    mask_lr: float,
+    betas: tuple[float, float],
+    eps: float,
+) -> Tensor:
+    """What a step of Adam takes off: at the rate ``lr`` where free, ``mask_lr`` where owned."""
+    size, mask_size = (rate / (1 - betas[0] ** step) for rate in (lr, mask_lr))
+    # torch's own sqrt may be a unit off; through fp64 it is correctly rounded for fp32.
+    root = square.double().sqrt().to(square.dtype)
+    direction = mean / (root * (1 / sqrt(1 - betas[1] ** step)) + eps)
+    return torch.where(free, direction * size, direction * mask_size)
+
+
 def _adam_reference(
     effective: Sequence[Tensor],
     grad: Sequence[Tensor],
@@ -62,8 +93,10 @@ def _adam_reference(
     exp_avg: Sequence[Tensor],
     exp_avg_sq: Sequence[Tensor],
     moves: str,
+    pull: str,
     step: int,
     lr: float,
+    mask_lr: float,
     beta1: float,
     beta2: float,
     eps: float,
@@ -74,31 +107,39 @@ def _adam_reference(
     """One layer after the other; see the module's text for the formulas."""
     op = "proximal_adam_"
     lists = (effective, grad, v, w_bar, centre, owner, exp_avg, exp_avg_sq)
-    _check_adam(*lists, moves, step, lr, beta1, beta2, eps, rho, tau, device_step)
+    _check_adam(*lists, moves, pull, step, lr, mask_lr, beta1, beta2, eps, rho, tau, device_step)
     if device_step is not None:
-        step = int(device_step)
-        refuse_unless(step >= 1, op, "device_step", "at least 1", step)
-    written = _named(effective=effective, v=v, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
+        step = read_device_step(op, device_step)
+    written = named(effective=effective, v=v, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
     for name, tensor in written:
         check_contiguous(op, name, tensor)
-    check_no_overlap(op, written, _named(grad=grad, w_bar=w_bar, centre=centre, owner=owner))
-    step_size = lr / (1 - beta1**step)
-    inverse_root = 1 / sqrt(1 - beta2**step)
+    check_no_overlap(op, written, named(grad=grad, w_bar=w_bar, centre=centre, owner=owner))
     for layer in range(len(v)):
         free = free_coordinates(owner[layer])
         moving = movable(owner[layer], moves)
         gradient = torch.where(free, grad[layer], grad[layer] * w_bar[layer])
-        if centre:
+        if centre and pull == "gradient":
             gradient = gradient + _pull(v[layer], centre[layer], free, rho, tau)
-        mean = exp_avg[layer] * beta1 + gradient * (1 - beta1)
-        square = exp_avg_sq[layer] * beta2 + gradient * gradient * (1 - beta2)
-        # torch's own sqrt may be a unit off; through fp64 it is correctly rounded for fp32.
-        root = square.double().sqrt().to(square.dtype)
-        moved = v[layer] - mean / (root * inverse_root + eps) * step_size
+        mean, square = adam_moments(gradient, exp_avg[layer], exp_avg_sq[layer], beta1, beta2)
+        moved = v[layer] - adam_change(mean, square, free, step, lr, mask_lr, (beta1, beta2), eps)
+        if centre and pull == "proximal":
+            moved = torch.where(free, _between(moved, centre[layer], rho), _between(moved, centre[layer], tau))
         exp_avg[layer].copy_(torch.where(moving, mean, exp_avg[layer]))
         exp_avg_sq[layer].copy_(torch.where(moving, square, exp_avg_sq[layer]))
         v[layer].copy_(torch.where(moving, moved, v[layer]))
         effective[layer].copy_(torch.where(free, v[layer], v[layer] * w_bar[layer]))
+
+
+def _between(x: Tensor, centre: Tensor, c: float) -> Tensor:
+    """``(x + c * centre) / (1 + c)``, as the sum of two products."""
+    return x * (1 / (1 + c)) + centre * (c / (1 + c))
+
+
+def read_device_step(op: str, device_step: Tensor) -> int:
+    """The number of the step, from the tensor that holds it."""
+    step = int(device_step)
+    refuse_unless(step >= 1, op, "device_step", "at least 1", step)
+    return step
 
 
 def _grad_reference(
@@ -113,17 +154,18 @@ def _grad_reference(
     """Add the pull towards ``centre`` to the gradient of ``v`` and zero it where nothing may move."""
     op = "proximal_grad_"
     _check_grad(grad, v, centre, owner, moves, rho, tau)
-    written = _named(grad=grad)
+    written = named(grad=grad)
     for name, tensor in written:
         check_contiguous(op, name, tensor)
-    check_no_overlap(op, written, _named(v=v, centre=centre, owner=owner))
+    check_no_overlap(op, written, named(v=v, centre=centre, owner=owner))
     for layer in range(len(v)):
         free = free_coordinates(owner[layer])
         total = grad[layer] + _pull(v[layer], centre[layer], free, rho, tau) if centre else grad[layer]
         grad[layer].copy_(torch.where(movable(owner[layer], moves), total, 0))
 
 
-def _named(**lists: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+def named(**lists: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+    """Each tensor with its name in messages."""
     return [(f"{name}[{i}]", tensor) for name, tensors in lists.items() for i, tensor in enumerate(tensors)]
 
 
@@ -147,8 +189,10 @@ def _check_adam(
     exp_avg: Sequence[Tensor],
     exp_avg_sq: Sequence[Tensor],
     moves: str,
+    pull: str,
     step: int,
     lr: float,
+    mask_lr: float,
     beta1: float,
     beta2: float,
     eps: float,
@@ -158,14 +202,23 @@ def _check_adam(
 ) -> None:
     op = "proximal_adam_"
     check_choice(op, "moves", moves, MOVES)
-    check_layers(op, "v", v, STATE_FLOATS)
-    check_companions(op, "effective", effective, "v", v)
-    check_companions(op, "grad", grad, "v", v)
-    check_companions(op, "w_bar", w_bar, "v", v)
-    check_companions(op, "owner", owner, "v", v, torch.uint8)
-    check_companions(op, "exp_avg", exp_avg, "v", v)
-    check_companions(op, "exp_avg_sq", exp_avg_sq, "v", v)
+    check_choice(op, "pull", pull, PULLS)
+    check_state(op, v, effective=effective, grad=grad, w_bar=w_bar, owner=owner, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
     _check_centre(op, v, centre, rho, tau)
+    check_rates(op, step, beta1, beta2, v, device_step)
+
+
+def check_state(op: str, v: Sequence[Tensor], **companions: Sequence[Tensor]) -> None:
+    """One tensor of each kind per layer, all like that of ``v``."""
+    check_layers(op, "v", v, STATE_FLOATS)
+    for name, tensors in companions.items():
+        check_companions(op, name, tensors, "v", v, torch.uint8 if name == "owner" else None)
+
+
+def check_rates(
+    op: str, step: int, beta1: float, beta2: float, v: Sequence[Tensor], device_step: Tensor | None
+) -> None:
+    """The numbers of a step of Adam."""
     refuse_unless(step >= 1, op, "step", "at least 1", step)
     refuse_unless(0 <= beta1 < 1, op, "beta1", "at least 0 and below 1", beta1)
     refuse_unless(0 <= beta2 < 1, op, "beta2", "at least 0 and below 1", beta2)
@@ -193,7 +246,9 @@ def _check_grad(
     _check_centre(op, v, centre, rho, tau)
 
 
-def _state(draw: Draw, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, free: float = 0.5) -> list[list[Tensor]]:
+def step_state(
+    draw: Draw, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, free: float = 0.5
+) -> list[list[Tensor]]:
     """effective, grad, v, w_bar, centre, owner, exp_avg, exp_avg_sq of layers of these shapes."""
 
     def normal() -> list[Tensor]:
@@ -207,25 +262,30 @@ def _state(draw: Draw, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, fr
 
 def _adam_samples(dtype: torch.dtype) -> Iterator[Sample]:
     draw = Draw()
-    scalars = (3, 1e-3, 0.9, 0.999, 1e-8, 1e-2, 3e-2, None)
+    scalars = ("gradient", 3, 1e-3, 1e-2, 0.9, 0.999, 1e-8, 1e-2, 3e-2, None)
+    proximal = ("proximal", *scalars[1:])
     edge = [(size,) for size in EDGE_SIZES]
     for moves in MOVES:
-        yield Sample(f"{moves} move", (*_state(draw, edge, dtype), moves, *scalars))
+        yield Sample(f"{moves} move", (*step_state(draw, edge, dtype), moves, *scalars))
+        yield Sample(f"{moves} move, proximal pull", (*step_state(draw, edge, dtype), moves, *proximal))
     for name, free in (("all free", 1.0), ("all owned", 0.0)):
-        yield Sample(name, (*_state(draw, [(33,), (5, 3, 3)], dtype, free), "all", *scalars))
-    yield Sample("large", (*_state(draw, [(LARGE_SIZE,), (3, 5)], dtype), "all", *scalars))
-    effective, grad, v, w_bar, _, owner, mean, square = _state(draw, [(33,), (9, 7)], dtype)
-    first = (1, 1e-3, 0.9, 0.999, 1e-8, 0.0, 0.0, None)
-    yield Sample("no proximal term", (effective, grad, v, w_bar, [], owner, mean, square, "free", *first))
-    state = _state(draw, [(33,)], dtype)
+        yield Sample(name, (*step_state(draw, [(33,), (5, 3, 3)], dtype, free), "all", *scalars))
+    yield Sample("large", (*step_state(draw, [(LARGE_SIZE,), (3, 5)], dtype), "all", *scalars))
+    first = (1, 1e-3, 1e-3, 0.9, 0.999, 1e-8, 0.0, 0.0, None)
+    for pull in PULLS:
+        state = step_state(draw, [(33,), (9, 7)], dtype)
+        state[4] = []
+        yield Sample(f"no {pull} pull", (*state, "free", pull, *first))
+    state = step_state(draw, [(33,)], dtype)
     state[1][0][::3] = float("nan")
     state[2][0][::5] = float("inf")
     yield Sample("NaN and Inf", (*state, "kept", *scalars))
+    yield Sample("large, proximal pull", (*step_state(draw, [(LARGE_SIZE,), (3, 5)], dtype), "all", *proximal))
     device_step = torch.tensor([7])
     yield Sample(
-        "number of the step in a tensor", (*_state(draw, [(33,), (9, 7)], dtype), "all", *scalars[:-1], device_step)
+        "number of the step in a tensor", (*step_state(draw, [(33,), (9, 7)], dtype), "all", *scalars[:-1], device_step)
     )
-    state = _state(draw, [(9, 7)], dtype)
+    state = step_state(draw, [(9, 7)], dtype)
     for index in (1, 3, 4, 5):
         state[index] = [strided(state[index][0])]
     yield Sample("not contiguous", (*state, "all", *scalars))
@@ -234,17 +294,17 @@ def _adam_samples(dtype: torch.dtype) -> Iterator[Sample]:
 def _grad_samples(dtype: torch.dtype) -> Iterator[Sample]:
     draw = Draw()
     for moves in MOVES:
-        _, grad, v, _, centre, owner, _, _ = _state(draw, [(size,) for size in EDGE_SIZES], dtype)
+        _, grad, v, _, centre, owner, _, _ = step_state(draw, [(size,) for size in EDGE_SIZES], dtype)
         yield Sample(f"{moves} move", (grad, v, centre, owner, moves, 1e-2, 3e-2))
-    _, grad, v, _, centre, owner, _, _ = _state(draw, [(LARGE_SIZE,), (3, 5)], dtype)
+    _, grad, v, _, centre, owner, _, _ = step_state(draw, [(LARGE_SIZE,), (3, 5)], dtype)
     yield Sample("large", (grad, v, centre, owner, "all", 1e-2, 3e-2))
-    _, grad, v, _, _, owner, _, _ = _state(draw, [(33,)], dtype)
+    _, grad, v, _, _, owner, _, _ = step_state(draw, [(33,)], dtype)
     yield Sample("no proximal term", (grad, v, [], owner, "kept", 0.0, 0.0))
-    _, grad, v, _, centre, owner, _, _ = _state(draw, [(9, 7)], dtype)
+    _, grad, v, _, centre, owner, _, _ = step_state(draw, [(9, 7)], dtype)
     v[0].view(-1)[::5] = float("nan")
     centre[0].view(-1)[::7] = float("inf")
     yield Sample("NaN and Inf", (grad, v, centre, owner, "free", 1e-2, 3e-2))
-    _, grad, v, _, centre, owner, _, _ = _state(draw, [(9, 7)], dtype)
+    _, grad, v, _, centre, owner, _, _ = step_state(draw, [(9, 7)], dtype)
     others = [strided(v[0])], [strided(centre[0])], [strided(owner[0])]
     yield Sample("not contiguous", (grad, *others, "all", 1e-2, 3e-2))
 
@@ -256,8 +316,9 @@ def _adam_bad_inputs() -> Iterator[BadInput]:
     op, shapes = "lps::proximal_adam_", [(4, 6), (3, 5)]
 
     def call(**changes: object) -> Args:
-        state = dict(zip(_ADAM_LISTS, _state(Draw(), shapes, torch.float32), strict=True))
-        scalars: dict[str, object] = {"moves": "all", "step": 1, "lr": 1e-3, "beta1": 0.9, "beta2": 0.999}
+        state = dict(zip(_ADAM_LISTS, step_state(Draw(), shapes, torch.float32), strict=True))
+        scalars: dict[str, object] = {"moves": "all", "pull": "gradient", "step": 1, "lr": 1e-3, "mask_lr": 1e-3}
+        scalars |= {"beta1": 0.9, "beta2": 0.999}
         scalars |= {"eps": 1e-8, "rho": 0.5, "tau": 0.5, "device_step": None}
         return tuple((state | scalars | changes).values())
 
@@ -265,6 +326,7 @@ def _adam_bad_inputs() -> Iterator[BadInput]:
         return [torch.ones(shape, dtype=dtype) for shape in shapes]
 
     yield BadInput("moves", call(moves="some"), f"{op}: moves: expected one of free, all, kept, got some")
+    yield BadInput("pull", call(pull="none"), f"{op}: pull: expected one of gradient, proximal, got none")
     yield BadInput(
         "dtype", call(v=layers(torch.bfloat16)), f"{op}: v[0]: expected dtype float32 or float64, got bfloat16"
     )
@@ -323,7 +385,7 @@ def _adam_bad_inputs() -> Iterator[BadInput]:
     state[5] = [torch.zeros(4, 6, dtype=torch.uint8)] * 2
     yield BadInput(
         "one layer twice",
-        (*state, "all", 1, 1e-3, 0.9, 0.999, 1e-8, 0.5, 0.5, None),
+        (*state, "all", "gradient", 1, 1e-3, 1e-3, 0.9, 0.999, 1e-8, 0.5, 0.5, None),
         f"{op}: v[1]: expected memory apart from v[0], got overlapping memory",
     )
 
@@ -380,19 +442,20 @@ def _grad_cost(
 
 
 def _adam_workload(shapes: Sequence[tuple[int, ...]]) -> list[Args]:
-    return [(*_state(Draw(), shapes, torch.float32, 0.7), "all", 3, 1e-3, 0.9, 0.999, 1e-8, 1e-3, 1e-3, None)]
+    scalars = ("all", "proximal", 3, 1e-3, 1e-2, 0.9, 0.999, 1e-8, 1e-3, 1e-3, None)
+    return [(*step_state(Draw(), shapes, torch.float32, 0.7), *scalars)]
 
 
 def _grad_workload(shapes: Sequence[tuple[int, ...]]) -> list[Args]:
-    _, grad, v, _, centre, owner, _, _ = _state(Draw(), shapes, torch.float32, 0.7)
+    _, grad, v, _, centre, owner, _, _ = step_state(Draw(), shapes, torch.float32, 0.7)
     return [(grad, v, centre, owner, "all", 1e-3, 1e-3)]
 
 
 _proximal_adam_ = declare(
     "proximal_adam_",
     schema="(Tensor(a!)[] effective, Tensor[] grad, Tensor(b!)[] v, Tensor[] w_bar, Tensor[] centre, Tensor[] owner, "
-    "Tensor(c!)[] exp_avg, Tensor(d!)[] exp_avg_sq, str moves, int step, float lr, float beta1, float beta2, "
-    "float eps, float rho, float tau, Tensor? device_step=None) -> ()",
+    "Tensor(c!)[] exp_avg, Tensor(d!)[] exp_avg_sq, str moves, str pull, int step, float lr, float mask_lr, "
+    "float beta1, float beta2, float eps, float rho, float tau, Tensor? device_step=None) -> ()",
     reference=_adam_reference,
     fake=_check_adam,
     mutates=("effective", "v", "exp_avg", "exp_avg_sq"),
@@ -435,15 +498,19 @@ def proximal_adam_(
     beta1: float,
     beta2: float,
     eps: float,
+    mask_lr: float | None = None,
+    pull: str = "gradient",
     rho: float = 0.0,
     tau: float = 0.0,
     device_step: Tensor | None = None,
 ) -> None:
     """One masked proximal Adam step over all layers; ``step`` counts from 1.
 
-    ``grad`` is the gradient of the effective weight. ``centre`` may be empty where ``rho`` and ``tau`` are 0. With
-    ``device_step``, an int64 tensor of one element on the device of the layers, the step's number is read from there
-    when the kernel runs: a step that was captured in a CUDA graph can then be replayed.
+    ``grad`` is the gradient of the effective weight. ``mask_lr`` is the rate of owned coordinates, ``lr`` where None;
+    ``pull`` says how ``centre`` pulls: as a ``gradient`` or by a ``proximal`` step. ``centre`` may be empty where
+    ``rho`` and ``tau`` are 0. With ``device_step``, an int64 tensor of one element on the device of the layers, the
+    step's number is read from there when the kernel runs: a step that was captured in a CUDA graph can then be
+    replayed.
     """
     _proximal_adam_(
         list(effective),
@@ -455,8 +522,10 @@ def proximal_adam_(
         list(exp_avg),
         list(exp_avg_sq),
         moves,
+        pull,
         step,
         lr,
+        lr if mask_lr is None else mask_lr,
         beta1,
         beta2,
         eps,

@@ -57,7 +57,7 @@ def test_the_log_is_plain_lines_and_ends_in_a_table(whole: subprocess.CompletedP
     lines = whole.stdout.splitlines()
     for task in range(1, TASKS + 1):
         of_task = [line for line in lines if line.startswith(f"task {task}/{TASKS} permuted-digits-{task}  ")]
-        assert any("admm 3/3  loss " in line and " samples/s  ETA " in line for line in of_task)
+        assert any("straight-through 3/3  loss " in line and " samples/s  ETA " in line for line in of_task)
         assert sum("  pruned  val " in line and " -> " in line for line in of_task) == 1
         assert sum("  learnt in " in line for line in of_task) == 1
         assert len(of_task) < 15
@@ -88,7 +88,8 @@ def test_results(directory: Path) -> None:
     assert results["average_accuracy"] == pytest.approx(sum(matrix[-1]) / TASKS)
     assert results["average_accuracy"] > 0.5  # five epochs of eleven steps; chance is 0.1
     assert results["capacity"] == pytest.approx([0.2] * TASKS, abs=1e-4)
-    assert results["density"] == pytest.approx([0.2 + 0.18 * task for task in range(TASKS)], abs=1e-4)
+    assert results["density"][0] == pytest.approx(0.2, abs=1e-4)
+    assert all(0.2 < results["density"][task] < 0.2 * (task + 1) for task in range(1, TASKS))
     assert set(results["capacity_per_layer"]) == {"1.weight", "4.weight"}
     assert results["artifact_bytes"] == (directory / "model.lps").stat().st_size
     weights = 64 * 256 + 256 * 256
@@ -96,9 +97,9 @@ def test_results(directory: Path) -> None:
     assert results["seconds"] == pytest.approx(sum(task["seconds"] for task in results["tasks"]))
     for task, learnt in zip(results["tasks"], load(directory / "model.lps").learnt, strict=True):
         assert (task["name"], task["digest"]) == (learnt.name, learnt.digest)
-        assert set(task["phase_seconds"]) == {"warm-up", "admm", "final"}
+        assert set(task["phase_seconds"]) == {"warm-up", "straight-through", "final"}
         assert 0 <= task["validation_after_projection"] <= 1
-        assert len(task["residuals"]) >= 8  # three levels of at least three projections, but for the first
+        assert len(task["residuals"]) == 2  # after the first two of three epochs
 
 
 def test_metrics_hold_every_row(directory: Path) -> None:
@@ -109,7 +110,7 @@ def test_metrics_hold_every_row(directory: Path) -> None:
         events = [row["event"] for row in rows if row["task"] == task]
         assert events.count("epoch") == 5
         assert events.count("pruned") == 1
-        assert events.count("projection") >= 8
+        assert events.count("projection") == 2
 
 
 def test_a_run_that_is_stopped_three_ways_ends_as_if_it_had_not_been(place: Path, directory: Path) -> None:

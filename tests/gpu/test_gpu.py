@@ -85,7 +85,7 @@ def on_host(tensors: list[Tensor]) -> list[Tensor]:
 
 def compare(op: Op, dtype: torch.dtype, args: Args, got: list[Tensor], want: list[Tensor], what: str) -> None:
     """Compare bit by bit, except sums and powers computed on the device."""
-    powers = op.name == "proximal_adam_" and args[-1] is not None
+    powers = op.name in ("proximal_adam_", "straight_through_adam_") and args[-1] is not None
     if op.sums or powers:
         assert_close(op, dtype, got, want, what)
     else:
@@ -230,9 +230,15 @@ def test_a_step_captured_in_a_graph_goes_on_counting() -> None:
 @pytest.mark.parametrize(
     # Triton's table of layers holds the addresses of the results, which are new tensors at every call of project.
     ("name", "backend"),
-    [("admm_update_", NATIVE), ("project", NATIVE), ("admm_update_", "triton")],
+    [
+        ("admm_update_", NATIVE),
+        ("project", NATIVE),
+        ("straight_through_adam_", NATIVE),
+        ("admm_update_", "triton"),
+        ("straight_through_adam_", "triton"),
+    ],
 )
-def test_a_projection_can_be_captured_in_a_graph(name: str, backend: str) -> None:
+def test_a_selection_can_be_captured_in_a_graph(name: str, backend: str) -> None:
     op = REGISTRY[name]
     run = implementation(op, backend)
     sample = small_samples(op, torch.float32, limit=1, most=10_000)[0]

@@ -31,7 +31,8 @@ def adam(**changes: object) -> Args:
     names = ("effective", "grad", "v", "w_bar", "centre", "owner", "exp_avg", "exp_avg_sq")
     state: dict[str, object] = {name: [torch.ones(3)] for name in names}
     state["owner"] = [torch.zeros(3, dtype=torch.uint8)]
-    scalars = {"moves": "all", "step": 1, "lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "rho": 0.5, "tau": 0.5}
+    scalars = {"moves": "all", "pull": "gradient", "step": 1, "lr": 1e-3, "mask_lr": 1e-3, "beta1": 0.9, "beta2": 0.999}
+    scalars |= {"eps": 1e-8, "rho": 0.5, "tau": 0.5}
     return tuple((state | scalars | changes).values())
 
 
@@ -73,12 +74,14 @@ def test_of_two_counts_that_do_not_fit_the_same_one_is_named() -> None:
     owner = [torch.zeros(3, dtype=torch.uint8), torch.zeros(3, dtype=torch.uint8)]
     v, centre = [torch.ones(3), torch.ones(3)], [torch.ones(3), torch.ones(3)]
     views = [1, 3, 1, 1, 3, 1]
-    assert_same_refusal("admm_update_", (v, centre, owner, [1, 7], [5, 0], views, views, True))
-    assert_same_refusal("admm_update_", (v, centre, owner, [9, 7], [5, 9], views, views, True))
+    assert_same_refusal("admm_update_", (v, centre, owner, [1, 7], [5, 0], views, views, False, True))
+    assert_same_refusal("admm_update_", (v, centre, owner, [9, 7], [5, 9], views, views, False, True))
 
 
 def test_calls_without_layers_do_nothing() -> None:
     assert REGISTRY["project"].overload([], [], [], [], "l2", "all", "values") == ([], [])
     assert REGISTRY["group_scores"].overload([], [], [], "l2", "all") == []
-    REGISTRY["admm_update_"].overload([], [], [], [], [], [], [], True)
+    REGISTRY["admm_update_"].overload([], [], [], [], [], [], [], False, True)
     REGISTRY["proximal_adam_"].overload(*[[]] * 8, *adam(rho=0.0, tau=0.0)[8:])
+    numbers = (False, "all", 1, 1e-3, 1e-2, 0.9, 0.999, 1e-8, 0.0)
+    REGISTRY["straight_through_adam_"].overload(*[[]] * 7, torch.empty(0, 2, 2), *[[]] * 4, *numbers)

@@ -64,6 +64,7 @@ def test_the_log() -> None:
         ("warm-up", "epoch"),
         *[("admm", "epoch")] * 3,
         ("final", "pruned"),
+        *[("final", "layer")] * 2,
         ("final", "epoch"),
     ]
     projections = [row for row in recorder.rows if row.event == "projection"]
@@ -125,7 +126,17 @@ def test_learning_leaves_the_callers_generator_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_both_ways_to_step_give_the_same_task() -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"pull": "proximal"},
+        {"solver": "straight-through", "beta": "auto", "share_cost": 0.01},
+        {"solver": "straight-through", "beta": {"0.*": "max:0.5", "*": 0.6}},
+    ],
+    ids=["gradient", "proximal", "straight-through", "straight-through-shares"],
+)
+def test_both_ways_to_step_give_the_same_task(changes: dict[str, Any]) -> None:
     """Fused and through autograd: in fp64 a hundred steps differ by rounding only."""
     nets = []
     for optimizer in (None, lambda parameters: torch.optim.Adam(parameters, lr=3e-3)):
@@ -133,7 +144,7 @@ def test_both_ways_to_step_give_the_same_task() -> None:
         net = Lifelong(toy_mlp().double(), features=16)
         for number in (1, 2, 3):
             task = toy_task(number, dtype=torch.float64)
-            config = replace(QUICK, epochs=(4, 12, 4), lr=3e-3, schedule="cosine")
+            config = replace(QUICK, epochs=(4, 12, 4), lr=3e-3, schedule="cosine", **changes)
             net.learn(task, config, optimizer=optimizer)
         nets.append(net)
     fused, composed = nets

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from lps import Lifelong, Task, load
+from lps import Lifelong, LPSConfig, Task, load
 from torch import Tensor, nn
 
 from tests.toy import QUICK, answers, toy_convnet, toy_mlp, toy_task
@@ -25,10 +26,24 @@ def same_bits(first: list[Tensor], second: list[Tensor]) -> bool:
     return all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in pairs)
 
 
+SOLVERS = [
+    QUICK,
+    replace(QUICK, pull="proximal", beta="max:0.8"),
+    replace(QUICK, solver="straight-through", beta="auto"),
+    replace(QUICK, solver="straight-through", beta=0.6),
+]
+
+
+@pytest.mark.parametrize("config", SOLVERS, ids=["gradient", "proximal", "straight-through", "straight-through-share"])
 @pytest.mark.parametrize(("pattern", "sharing"), MODES)
 @pytest.mark.parametrize(("backbone", "shape"), [(toy_mlp, (12,)), (toy_convnet, (3, 8, 8))], ids=["mlp", "convnet"])
 def test_logits_of_all_earlier_tasks_stay_bit_identical(
-    backbone: Callable[[], nn.Module], shape: tuple[int, ...], pattern: str, sharing: str, tmp_path: Path
+    backbone: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    pattern: str,
+    sharing: str,
+    config: LPSConfig,
+    tmp_path: Path,
 ) -> None:
     torch.manual_seed(0)
     net = Lifelong(backbone(), features=16, pattern=pattern, sharing=sharing)
@@ -37,7 +52,7 @@ def test_logits_of_all_earlier_tasks_stay_bit_identical(
     for number in range(1, 5):
         tasks.append(toy_task(number, shape))
         net.train()  # dropout and BatchNorm as a user would leave them between two tasks
-        net.learn(tasks[-1], QUICK)
+        net.learn(tasks[-1], config)
         now = answers(net, tasks)
         assert same_bits(now[:-1], learnt), f"after task {number}"
         learnt.append(now[-1])

@@ -144,7 +144,9 @@ def test_a_pattern_without_a_layer_is_refused() -> None:
 def test_masks_need_admm() -> None:
     net = toy_net()
     net.learn(toy_task(1), replace(QUICK, epochs=(1, 0, 1)))
-    with pytest.raises(ConfigError, match=r"masks are learnt by ADMM, which has 0 epochs: expected 0 or 1, got 0.8"):
+    with pytest.raises(
+        ConfigError, match=r"masks are learnt in the solver's phase, which has 0 epochs: expected 0 or 1"
+    ):
         net.learn(toy_task(2), replace(QUICK, epochs=(1, 0, 1)))
     net.learn(toy_task(2), replace(QUICK, epochs=(1, 0, 1), beta=1))
 
@@ -173,8 +175,14 @@ def test_the_pattern_may_change_between_tasks() -> None:
     [
         ({"alpha": 1.5}, "alpha: expected a number from 0 to 1, got 1.5"),
         ({"alpha": {"*": -1}}, r"alpha\[\*\]: expected a number from 0 to 1, got -1"),
-        ({"beta": "most"}, "beta: expected a number from 0 to 1, got most"),
-        ({"beta": float("nan")}, "beta: expected a number from 0 to 1, got nan"),
+        ({"beta": "most"}, "beta: expected a number from 0 to 1, auto, or max: and such a number, got most"),
+        ({"beta": "max:1.5"}, "beta: expected a number from 0 to 1, auto, or max: and such a number, got max:1.5"),
+        ({"beta": "max:"}, "beta: expected a number from 0 to 1, auto, or max: and such a number, got max:"),
+        ({"beta": float("nan")}, "beta: expected a number from 0 to 1, auto, or max: and such a number, got nan"),
+        ({"solver": "sgd"}, "solver: expected one of admm, straight-through, got sgd"),
+        ({"pull": "push"}, "pull: expected one of gradient, proximal, got push"),
+        ({"share_cost": float("inf")}, "share_cost: expected a finite number, got inf"),
+        ({"share_cost": 0.1}, "share_cost: expected 0, as only straight-through has a cost, got 0.1"),
         ({"reserve": True}, "reserve: expected a number from 0 to 1, got True"),
         ({"epochs": (1, 2)}, r"epochs: expected three counts of at least 0, got \(1, 2\)"),
         ({"epochs": (0, 0, 0)}, "epochs: expected at least one epoch in all"),

@@ -198,31 +198,65 @@ def admm_update_(
     keep_owned: Sequence[int],
     views: Sequence[int],
     sharing_views: Sequence[int],
+    emerging: bool,
     fresh: bool,
 ) -> list[Tensor]:
     vs, centres, owners = (native.load_all(tensors) for tensors in (v, centre, owner))
-    arrays = addresses(vs, 0), addresses(centres, 0), addresses(owners, 0), views_of(views), views_of(sharing_views)
-    layers = list(zip(*arrays, keep_free, keep_owned, strict=True))
-    shortfall = native.bridge.admm_update(native.runner, native.dtype(v[0]), fresh, layers)
+    arrays = addresses(vs, 0), addresses(centres, len(vs)), addresses(owners, 0)
+    counts = views_of(views), views_of(sharing_views), keep_free, keep_owned
+    layers = list(zip(*arrays, *counts, strict=True))
+    shortfall = native.bridge.admm_update(native.runner, native.dtype(v[0]), emerging, fresh, layers)
     if shortfall is not None:
         pairs = zip(values(centres, owners), [*centre, *owner], strict=True)
         raise ShortfallError(shortfall, all(torch.equal(now, before) for now, before in pairs))
     return values(centres, owners)
 
 
+def adam_scalars(
+    native: Device,
+    step: int,
+    rates: tuple[float, float],
+    betas: tuple[float, float],
+    eps: float,
+    pulls: tuple[float, float],
+    number: Block | None,
+) -> Any:
+    """Kernels of a GPU read the step's number themselves; those of the CPU are given what follows from it."""
+    if number is not None:
+        step = int(number.tensor())
+    sizes = [rate / (1 - betas[0] ** step) for rate in rates]
+    inverse_root = 1 / sqrt(1 - betas[1] ** step)
+    return native.bridge.AdamScalars(*betas, eps, *pulls, *sizes, inverse_root, address_of(number), *rates)
+
+
 def proximal_adam_(native: Device, *args: Any) -> list[Tensor]:
-    lists, (moves, step, lr, beta1, beta2, eps, rho, tau, device_step) = args[:8], args[8:]
-    # Kernels of a GPU read the step's number themselves; those of the CPU are given what follows from it.
-    number, step = maybe(native, device_step), step if device_step is None else int(device_step)
+    lists, (moves, pull, step, lr, mask_lr, beta1, beta2, eps, rho, tau, device_step) = args[:8], args[8:]
     blocks = [native.load_all(tensors) for tensors in lists]
     sizes = [tensor.numel() for tensor in lists[2]]
     layers = list(zip(*(addresses(some, len(sizes)) for some in blocks), sizes, strict=True))
-    step_size, inverse_root = lr / (1 - beta1**step), 1 / sqrt(1 - beta2**step)
-    scalars = native.bridge.AdamScalars(beta1, beta2, eps, rho, tau, step_size, inverse_root, address_of(number), lr)
-    moving = getattr(native.bridge.Moves, moves)
-    native.bridge.proximal_adam(native.runner, native.dtype(lists[2][0]), moving, scalars, layers)
+    number = maybe(native, device_step)
+    scalars = adam_scalars(native, step, (lr, mask_lr), (beta1, beta2), eps, (rho, tau), number)
+    how = getattr(native.bridge.Moves, moves), getattr(native.bridge.Pull, pull)
+    native.bridge.proximal_adam(native.runner, native.dtype(lists[2][0]), *how, scalars, layers)
     effective, _, v, _, _, _, mean, square = blocks
     return values(effective, v, mean, square)
+
+
+def straight_through_adam_(native: Device, *args: Any) -> list[Tensor]:
+    lists, thresholds, (keep_free, keep_owned, views, sharing_views) = args[:7], args[7], args[8:12]
+    emerging, moves, step, lr, mask_lr, beta1, beta2, eps, share_cost, device_step = args[12:]
+    blocks, hints = [native.load_all(tensors) for tensors in lists], native.load(thresholds)
+    effective, grad, v, w_bar, owner, mean, square = (addresses(some, 0) for some in blocks)
+    nothing, sizes = [0] * len(v), [tensor.numel() for tensor in lists[2]]
+    steps = zip(effective, grad, v, w_bar, nothing, owner, mean, square, sizes, strict=True)
+    layers = list(zip(steps, views_of(views), views_of(sharing_views), keep_free, keep_owned, strict=True))
+    number = maybe(native, device_step)
+    scalars = adam_scalars(native, step, (lr, mask_lr), (beta1, beta2), eps, (0.0, 0.0), number)
+    moving, dtype = getattr(native.bridge.Moves, moves), native.dtype(lists[2][0])
+    native.bridge.straight_through_adam(
+        native.runner, dtype, moving, emerging, scalars, share_cost, hints.address, layers
+    )
+    return [*values(blocks[0], blocks[2], blocks[5], blocks[6]), hints.tensor()]
 
 
 def proximal_grad_(
@@ -352,6 +386,7 @@ ADAPTORS: dict[str, Callable[..., list[Tensor]]] = {
     "project": project,
     "admm_update_": admm_update_,
     "proximal_adam_": proximal_adam_,
+    "straight_through_adam_": straight_through_adam_,
     "proximal_grad_": proximal_grad_,
     "structured_linear": structured_linear,
     "masked_linear": masked_linear,

@@ -72,6 +72,7 @@ using ScoreTuple = std::tuple<Address, Address, Sizes, Address>;
 using ProjectTuple = std::tuple<Address, Address, Sizes, int64_t, Address, Address>;
 using AdmmTuple = std::tuple<Address, Address, Address, Sizes, Sizes, int64_t, int64_t>;
 using StepTuple = std::tuple<Address, Address, Address, Address, Address, Address, Address, Address, int64_t>;
+using StraightTuple = std::tuple<StepTuple, Sizes, Sizes, int64_t, int64_t>;
 using GradTuple = std::tuple<Address, Address, Address, Address, int64_t>;
 
 void group_scores(const Runner& runner, lps::DType dtype, lps::Score score, lps::Region region,
@@ -92,23 +93,38 @@ Refusal project(const Runner& runner, lps::DType dtype, lps::Score score, lps::R
   return refusal_of(lps::project(runner.device(), dtype, score, region, output, all));
 }
 
-Refusal admm_update(const Runner& runner, lps::DType dtype, bool fresh, const std::vector<AdmmTuple>& layers) {
+Refusal admm_update(const Runner& runner, lps::DType dtype, bool emerging, bool fresh,
+                    const std::vector<AdmmTuple>& layers) {
   std::vector<lps::AdmmLayer> all;
   for (const auto& [v, centre, owner, view, sharing, keep_free, keep_owned] : layers) {
     all.push_back({at<const void>(v), at<void>(centre), at<uint8_t>(owner), view_of(view), view_of(sharing), keep_free,
                    keep_owned});
   }
-  return refusal_of(lps::admm_update(runner.device(), dtype, fresh, all));
+  return refusal_of(lps::admm_update(runner.device(), dtype, emerging, fresh, all));
 }
 
-void proximal_adam(const Runner& runner, lps::DType dtype, lps::Moves moves, const lps::AdamScalars& scalars,
-                   const std::vector<StepTuple>& layers) {
+lps::StepLayer step_layer(const StepTuple& layer) {
+  const auto& [effective, grad, v, w_bar, centre, owner, mean, square, count] = layer;
+  return {at<void>(effective),   at<const void>(grad),   at<void>(v),
+          at<const void>(w_bar), at<const void>(centre), at<const uint8_t>(owner),
+          at<void>(mean),        at<void>(square),       count};
+}
+
+void proximal_adam(const Runner& runner, lps::DType dtype, lps::Moves moves, lps::Pull pull,
+                   const lps::AdamScalars& scalars, const std::vector<StepTuple>& layers) {
   std::vector<lps::StepLayer> all;
-  for (const auto& [effective, grad, v, w_bar, centre, owner, mean, square, count] : layers) {
-    all.push_back({at<void>(effective), at<const void>(grad), at<void>(v), at<const void>(w_bar),
-                   at<const void>(centre), at<const uint8_t>(owner), at<void>(mean), at<void>(square), count});
+  for (const StepTuple& layer : layers) all.push_back(step_layer(layer));
+  lps::proximal_adam(runner.device(), dtype, moves, pull, scalars, all);
+}
+
+void straight_through_adam(const Runner& runner, lps::DType dtype, lps::Moves moves, bool emerging,
+                           const lps::AdamScalars& scalars, double share_cost, Address thresholds,
+                           const std::vector<StraightTuple>& layers) {
+  std::vector<lps::StraightLayer> all;
+  for (const auto& [step, view, sharing, keep_free, keep_owned] : layers) {
+    all.push_back({step_layer(step), view_of(view), view_of(sharing), keep_free, keep_owned});
   }
-  lps::proximal_adam(runner.device(), dtype, moves, scalars, all);
+  lps::straight_through_adam(runner.device(), dtype, moves, emerging, scalars, share_cost, at<void>(thresholds), all);
 }
 
 void proximal_grad(const Runner& runner, lps::DType dtype, lps::Moves moves, double rho, double tau,
@@ -194,7 +210,7 @@ void def_inference(py::module_& m, const std::string& suffix) {
 }  // namespace
 
 PYBIND11_MODULE(lps_bridge, m) {
-  using lps::DType, lps::MaskKind, lps::Score, lps::Region, lps::Output, lps::Moves;
+  using lps::DType, lps::MaskKind, lps::Score, lps::Region, lps::Output, lps::Moves, lps::Pull;
   // Local to the module: an interpreter may load several bridges.
   py::enum_<DType>(m, "DType", py::module_local())
       .value("float32", DType::f32)
@@ -215,6 +231,7 @@ PYBIND11_MODULE(lps_bridge, m) {
       .value("free", Moves::free)
       .value("all", Moves::all)
       .value("kept", Moves::kept);
+  py::enum_<Pull>(m, "Pull", py::module_local()).value("gradient", Pull::gradient).value("proximal", Pull::proximal);
 
   m.attr("TASK_BITS") = lps::kTaskBits;
   m.attr("KEPT_BIT") = lps::kKeptBit;
@@ -228,9 +245,10 @@ PYBIND11_MODULE(lps_bridge, m) {
   def_runner(m);
   py::class_<lps::AdamScalars>(m, "AdamScalars", py::module_local())
       .def(py::init([](double beta1, double beta2, double eps, double rho, double tau, double step_size,
-                       double inverse_root, Address device_step, double lr) {
-        return lps::AdamScalars{beta1, beta2, eps, rho, tau, step_size, inverse_root, at<const int64_t>(device_step),
-                                lr};
+                       double mask_step_size, double inverse_root, Address device_step, double lr, double mask_lr) {
+        const int64_t* number = at<const int64_t>(device_step);
+        return lps::AdamScalars{beta1,          beta2,        eps,    rho, tau,    step_size,
+                                mask_step_size, inverse_root, number, lr,  mask_lr};
       }));
 
   m.def("compose", [](const Runner& runner, DType dtype, MaskKind kind, Address w, Address mask, Address w_bar,
@@ -252,6 +270,7 @@ PYBIND11_MODULE(lps_bridge, m) {
   m.def("project", &project);
   m.def("admm_update", &admm_update);
   m.def("proximal_adam", &proximal_adam);
+  m.def("straight_through_adam", &straight_through_adam);
   m.def("proximal_grad", &proximal_grad);
   m.def("pack_bits", [](const Runner& runner, Address bools, Address bits, int64_t count) {
     lps::pack_bits(runner.device(), at<const uint8_t>(bools), at<uint8_t>(bits), count);

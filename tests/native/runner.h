@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -35,6 +36,7 @@ struct Partition {
 // What the kernels run with: the first argument of every function of lps.h.
 struct Runner {
   const lps::Kernels* kernels;
+  std::shared_ptr<int64_t> rounds = std::make_shared<int64_t>(0);  // how often work was handed out
   lps::Parallel parallel;
 
   Runner(const std::string& isa, const Partition& partition)
@@ -42,7 +44,10 @@ struct Runner {
                 : isa == "avx2"   ? lps::avx2_kernels()
                 : isa == "avx512" ? lps::avx512_kernels()
                                   : nullptr),
-        parallel([partition](int64_t count, const lps::Body& body) { partition.run(count, body); }) {
+        parallel([partition, rounds = rounds](int64_t count, const lps::Body& body) {
+          *rounds += count > 0;
+          partition.run(count, body);
+        }) {
     if (kernels == nullptr) throw std::invalid_argument("no kernels for " + isa + " on this machine");
   }
   lps::Cpu device() const { return {*kernels, parallel}; }
@@ -60,6 +65,8 @@ inline void def_runner(pybind11::module_& m) {
   pybind11::class_<Partition>(m, "Partition")
       .def(pybind11::init<int64_t, int64_t, bool>(), pybind11::arg("threads"), pybind11::arg("grain"),
            pybind11::arg("reversed"));
-  pybind11::class_<Runner>(m, "Runner").def(pybind11::init<const std::string&, const Partition&>());
+  pybind11::class_<Runner>(m, "Runner")
+      .def(pybind11::init<const std::string&, const Partition&>())
+      .def_property_readonly("rounds", [](const Runner& runner) { return *runner.rounds; });
   m.def("isas", &isas);
 }

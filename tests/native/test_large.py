@@ -29,12 +29,13 @@ def check(op: Op, args: Args, bridge: ModuleType, what: str) -> None:
             assert_same_bits(got, want, f"{what} on {isa}{', shifted' if shifted else ''}")
 
 
-def elementwise(op: Op, dtype: torch.dtype) -> bool:
-    """Whether each float of the result depends on one place of the arguments."""
-    return op.sums is None and not counts_of(op) and dtype.is_floating_point
+def streams(op: Op, dtype: torch.dtype) -> bool:
+    """Ops in which each float of the result depends on one place of the arguments, and the straight-through step."""
+    elementwise = op.sums is None and not counts_of(op)
+    return (elementwise or "thresholds" in op.mutates) and dtype.is_floating_point
 
 
-@each_op_and_dtype(elementwise)
+@each_op_and_dtype(streams)
 def test_streamed_results_have_the_bits_of_the_reference(op: Op, dtype: torch.dtype, bridge: ModuleType) -> None:
     for index, call in enumerate(op.workload(SHAPES)):
         args = map_tensors(call, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)

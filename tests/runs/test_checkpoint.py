@@ -60,11 +60,23 @@ def learn_in_pieces(
     raise AssertionError("it never ends")
 
 
-@pytest.mark.parametrize("piece", [1, 3, 7])
-@pytest.mark.parametrize("norms", ["frozen", "per-task"])
+SOLVERS: dict[str, dict[str, Any]] = {
+    "gradient": {},
+    "proximal": {"pull": "proximal"},
+    "straight-through": {"solver": "straight-through", "beta": {"0.*": "auto", "*": 0.6}},
+}
+
+
+@pytest.mark.parametrize(
+    ("piece", "norms", "solver"),
+    [
+        *((piece, norms, "gradient") for piece in (1, 3, 7) for norms in ("frozen", "per-task")),
+        *((piece, "frozen", solver) for piece in (1, 7) for solver in ("proximal", "straight-through")),
+    ],
+)
 @pytest.mark.parametrize("optimizer", [None, sgd], ids=["adam", "sgd"])
 def test_a_task_learnt_in_pieces_is_the_same_to_the_bit(
-    tmp_path: Path, piece: int, norms: str, optimizer: Callable[..., Any] | None
+    tmp_path: Path, piece: int, norms: str, solver: str, optimizer: Callable[..., Any] | None
 ) -> None:
     """25 steps in three phases, with dropout, batch norm and projections; pieces end before and after all of them."""
     nets = []
@@ -72,7 +84,7 @@ def test_a_task_learnt_in_pieces_is_the_same_to_the_bit(
         torch.manual_seed(0)
         net = Lifelong(toy_mlp(dropout=0.3), 16, norms=norms)
         for number in (1, 2, 3):
-            task, config = toy_task(number), replace(QUICK, schedule="cosine")
+            task, config = toy_task(number), replace(QUICK, schedule="cosine", **SOLVERS[solver])
             if pieces:
                 learn_in_pieces(net, task, config, tmp_path / "state", piece, optimizer=optimizer)
             else:

@@ -58,7 +58,8 @@ def test_the_paper_preset_is_table_one(
 def test_the_default_is_the_quick_preset_of_the_digits(capsys: pytest.CaptureFixture[str]) -> None:
     values = resolved(capsys)
     assert (values["benchmark"], values["preset"], values["tasks"]) == ("permuted-digits", "quick", 5)
-    assert (values["lps"]["alpha"], values["lps"]["beta"], values["lps"]["schedule"]) == (0.2, 0.9, "cosine")
+    assert (values["lps"]["alpha"], values["lps"]["beta"], values["lps"]["schedule"]) == (0.2, "auto", "cosine")
+    assert (values["lps"]["solver"], values["lps"]["pull"]) == ("straight-through", "proximal")
     assert (values["method"], values["norms"], values["augment"]) == ("lps", "frozen", False)
     assert (values["save_every"], values["stream_seed"]) == (60, None)
     assert (values["lps"]["precision"], values["lps"]["channels_last"]) == ("fp32", False)
@@ -110,7 +111,7 @@ def test_what_is_printed_can_be_read_again(capsys: pytest.CaptureFixture[str], t
 
 
 def test_a_file_of_an_earlier_version_means_what_it_meant(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Without sections; ``window: null`` means whole windows, where the quick preset has 256."""
+    """Without sections and solver; ``window: null`` means whole windows, where the quick preset has 256."""
     file = tmp_path / "config.yaml"
     file.write_text(
         "benchmark: split-rf\npreset: quick\ndata_dir: null\ndownload: false\ntasks: 5\nepochs:\n- 1\n- 3\n- 1\n"
@@ -120,7 +121,8 @@ def test_a_file_of_an_earlier_version_means_what_it_meant(capsys: pytest.Capture
     )
     settings = settings_from(read_settings(file))
     assert (settings.options, settings.source()) == ({"window": None}, Source("split-rf", 4, 5, {}))
-    changed = settings_from({"benchmark": "split-rf", "seed": 4, "window": None})
+    paper = {"solver": "admm", "pull": "gradient", "beta": 0.9, "rho": 1e-4}
+    changed = settings_from({"benchmark": "split-rf", "seed": 4, "window": None, **paper})
     assert changed == settings
     # What it prints in sections leaves the window whole as well.
     sections = tmp_path / "sections.yaml"
@@ -162,16 +164,31 @@ def test_shares_as_flags(capsys: pytest.CaptureFixture[str]) -> None:
         ("rest", "rest"),
     ):
         assert resolved(capsys, "--alpha", text)["lps"]["alpha"] == alpha
+    for text, beta in (
+        ("0.5", 0.5),
+        ("auto", "auto"),
+        ("0.5,max:0.9,auto", [0.5, "max:0.9", "auto"]),
+        ('{"conv*": auto, "*": 1}', {"conv*": "auto", "*": 1}),
+    ):
+        assert resolved(capsys, "--beta", text)["lps"]["beta"] == beta
+
+
+def test_the_paper_presets_use_the_papers_solver() -> None:
+    for benchmark in BENCHMARKS:
+        config = settings_from({"benchmark": benchmark, "preset": "paper"}).lps
+        assert (config.solver, config.pull) == ("admm", "gradient")
+        assert not isinstance(config.beta, str)
 
 
 def test_a_run_with_epochs_per_task(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     arguments = ["--tasks", "3", "--epochs", "0,1,0;1,2,0", "--output", str(tmp_path / "run")]
     assert train.main([*arguments, "--stream-seed", "3", "--threads", str(torch.get_num_threads())]) == 0
-    assert "admm 2/2" in capsys.readouterr().out  # of tasks 2 and 3
+    assert "straight-through 2/2" in capsys.readouterr().out  # of tasks 2 and 3
     with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["event"] == "epoch"]
     seen = [[(row["phase"], row["epoch"]) for row in rows if row["task"] == str(task)] for task in (1, 2, 3)]
-    assert seen == [[("admm", "1")], *[[("warm-up", "1"), ("admm", "1"), ("admm", "2")]] * 2]
+    solver = [("straight-through", "1"), ("straight-through", "2")]
+    assert seen == [solver[:1], *[[("warm-up", "1"), *solver]] * 2]
     assert load(tmp_path / "run" / "model.lps").metadata.stream == Source("permuted-digits", 3, 3, {})
 
 

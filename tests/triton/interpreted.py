@@ -17,16 +17,16 @@ from triton.runtime import interpreter
 
 from lps_kernels._registry import REGISTRY, Args
 from lps_kernels._samples import Draw
-from lps_kernels.backends.triton import KERNELS, _launch, _matrix
+from lps_kernels.backends.triton import KERNELS, _launch, _matrix, straight_through
 from lps_kernels.backends.triton._launch import Sizes
 from lps_kernels.backends.triton._matrix import TILES, Tile, Tiles
 from lps_kernels.backends.triton._numbers import narrow, widen
 from lps_kernels.backends.triton._selections import Selection, plan_for
 from lps_kernels.backends.triton._tables import runs_ended
 from lps_kernels.backends.triton.linear import MASKED_TILES
-from lps_kernels.backends.triton.select import ABOVE, INSIDE, STATE, THRESHOLD, WANTED, select
+from lps_kernels.backends.triton.select import ABOVE, INSIDE, MISSED, PREDICTED, STATE, THRESHOLD, WANTED, select
 from lps_kernels.backends.triton.sparse import TILES as SPARSE_TILES
-from lps_kernels.backends.triton.step import GRAD, V, _table
+from lps_kernels.backends.triton.step import GRAD, V, layer_table
 from lps_kernels.ops.scores import flat_views, group_view
 from tests.helpers import CorrectSqrt, assert_close, assert_same_bits, copy_of, results_of
 from tests.triton.guard import hold_to_promises, spare_repetition
@@ -36,7 +36,7 @@ hold_to_promises()
 
 # Of 20000 weights, 1024 are sampled: a bracket holds 8 % of them around the 1000th and 17 % around the 10000th.
 WEIGHTS = 20_000
-CUT = Sizes(chunk=2048, search=2048, sample=1024)
+CUT = Sizes(chunk=2048, search=2048, sample=1024, few=2)
 
 
 def same_as_reference(name: str, args: Args, wanted: Args | None = None) -> None:
@@ -96,7 +96,7 @@ def test_alignment_is_claimed_where_every_array_has_it(start: int) -> None:
     x, out = torch.randn(40)[start:], torch.empty(36)
     plan = plan_for([Selection(x, (1, len(x), 1), "all", "l2", 7, out=out)])
     assert plan.aligned == (start % 4 == 0)
-    table = _table({V: [out, x], GRAD: [x, out]}, [len(out), len(x)])
+    table = layer_table({V: [out, x], GRAD: [x, out]}, [len(out), len(x)])
     assert table[2] == (start % 4 == 0)
 
 
@@ -139,16 +139,27 @@ def call_over_layers(name: str, layers: int) -> Args:
     if name == "project":
         return x, [], [2] * layers, views, "l2", "all", "values"
     if name == "admm_update_":
-        return x, copies[0], owner, [1] * layers, [1] * layers, views, elements, False
+        return x, copies[0], owner, [1] * layers, [1] * layers, views, elements, False, False
     if name == "proximal_grad_":
         return copies[0], x, copies[1], owner, "all", 0.5, 0.5
     effective, grad, v, w_bar, mean, square = copies
-    return effective, grad, v, w_bar, x, owner, mean, square, "all", 1, 1e-3, 0.9, 0.999, 1e-8, 0.1, 0.1
+    scalars = (1, 1e-3, 1e-2, 0.9, 0.999, 1e-8)
+    if name == "straight_through_adam_":
+        thresholds, counts = torch.full((layers, 2, 2), 0.5), ([1] * layers, [1] * layers, views, elements)
+        return effective, grad, v, w_bar, owner, mean, square, thresholds, *counts, True, "all", *scalars, 0.0
+    return effective, grad, v, w_bar, x, owner, mean, square, "all", "proximal", *scalars, 0.1, 0.1
 
 
 @pytest.mark.parametrize(
     ("name", "most"),
-    [("group_scores", 3), ("project", 8), ("admm_update_", 8), ("proximal_adam_", 1), ("proximal_grad_", 1)],
+    [
+        ("group_scores", 3),
+        ("project", 8),
+        ("admm_update_", 8),
+        ("proximal_adam_", 1),
+        ("proximal_grad_", 1),
+        ("straight_through_adam_", 10),
+    ],
 )
 def test_launches_do_not_grow_with_the_layers(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     launches: list[str] = []
@@ -159,6 +170,7 @@ def test_launches_do_not_grow_with_the_layers(name: str, most: int, monkeypatch:
         return run(self, *args, **kwargs)
 
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", counted)
+    monkeypatch.setattr(_launch, "sizes", CUT)
     KERNELS[name](*call_over_layers(name, 3))
     few, launches[:] = list(launches), []
     KERNELS[name](*call_over_layers(name, 30))
@@ -175,11 +187,12 @@ def test_the_table_of_a_call_is_built_once(monkeypatch: pytest.MonkeyPatch) -> N
         return build(device, values)
 
     monkeypatch.setattr(_launch, "table_on", counted)
-    for name in ("admm_update_", "proximal_adam_"):
+    for name in ("admm_update_", "proximal_adam_", "straight_through_adam_"):
         args = call_over_layers(name, 6)
         for _ in range(3):
             KERNELS[name](*args)
-    assert len(built) == 2
+    # The straight-through step has one of its layers and one of their selections.
+    assert len(built) == 4
     for _ in range(2 * _launch._MOST_REMEMBERED):
         KERNELS["proximal_grad_"](*call_over_layers("proximal_grad_", 3))
     assert len(_launch._REMEMBERED) <= _launch._MOST_REMEMBERED
@@ -192,8 +205,8 @@ def test_a_device_step_is_the_step_with_that_number(dtype: torch.dtype, betas: t
         draw = Draw(step)
         tensors = [[draw.normal((40,), dtype)] for _ in range(5)]
         owner, mean, square = [draw.owner((40,))], [draw.normal((40,), dtype)], [draw.uniform((40,), dtype)]
-        scalars = (1e-3, *betas, 1e-8, 1e-2, 3e-2)
-        state = (*tensors, owner, mean, square, "all")
+        scalars = (1e-3, 1e-2, *betas, 1e-8, 1e-2, 3e-2)
+        state = (*tensors, owner, mean, square, "all", "proximal")
         numbered = copy_of((*state, step, *scalars, None))
         on_device = copy_of((*state, 1, *scalars, torch.tensor([step])))
         op = REGISTRY["proximal_adam_"]
@@ -251,6 +264,127 @@ def test_every_way_to_a_threshold_is_exact(case: str, x: Tensor, keep: int, monk
     worst = 0 if case == "all" else int(x.sort(descending=True).values[keep - 1].view(torch.int32))
     assert state[THRESHOLD.value] == worst
     same_as_reference("project", ([x], [], [keep], [1, len(x), 1], "magnitude", "all", "values"))
+
+
+def straight_through_call(
+    v: Tensor, keep: tuple[int, int], hint: Tensor, *, emerging: bool = False, lr: float = 0.0
+) -> Args:
+    """A step of one layer, every other weight owned; without ``lr``, ``v`` stays as it is."""
+    draw = Draw()
+    effective, grad, w_bar, mean = (draw.normal(v.shape, v.dtype) for _ in range(4))
+    owner = torch.zeros(v.shape, dtype=torch.uint8)
+    owner[::2] = 1
+    state = ([effective], [grad], [v], [w_bar], [owner], [mean], [draw.uniform(v.shape, v.dtype)], hint[None])
+    elements = [1, len(v), 1]
+    counts = ([keep[0]], [keep[1]], elements, elements)
+    return *state, *counts, emerging, "all", 3, lr, lr, 0.9, 0.999, 1e-8, 0.0
+
+
+@pytest.fixture
+def states(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """What was known of the selections of every straight-through step, one row a role."""
+    known: list[Tensor] = []
+
+    def kept(*args: Any, **kwargs: Any) -> Tensor:
+        state = select(*args, **kwargs)
+        known.append(state.view(-1, STATE.value))
+        return state
+
+    monkeypatch.setattr(straight_through, "select", kept)
+    return known
+
+
+STEPPED = 4000  # half of them free
+NEAR = 0.02
+
+
+def predicted_cases() -> list[tuple[str, Tensor, tuple[int, int], list[list[float]] | float, bool, bool]]:
+    """Name, weights, how many to keep, the hints, emerging, and whether the layer is written anew.
+
+    The hints are those of both roles, or by how much they are off.
+    """
+    v = Draw(3).normal((STEPPED,))
+    few, equal, crowded = v.clone(), v.clone(), v.clone()
+    few[::20] = 0.7  # of the owned ones
+    equal[::4] = 0.7
+    crowded[::4] = 0.5 + 2**-24  # the smallest number above 1/2
+    keep, every, none = (400, 500), 2000, [float("nan")] * 2
+    return [
+        ("near", v, keep, NEAR, False, False),
+        ("exact", v, keep, 0.0, False, False),
+        ("far", v, keep, [[7.0, 0.01]] * 2, False, True),
+        ("crowded", v, keep, [[0.8, 100.0]] * 2, False, True),
+        ("no hint", v, keep, [none] * 2, False, True),
+        ("nothing is cut off", v, (every, every), [none] * 2, True, False),
+        ("a hint where nothing is cut off", v, (every, every), [none, [0.8, 0.1]], True, True),
+        ("few ties inside", few, keep, NEAR, False, False),
+        ("many ties inside", equal, keep, NEAR, False, True),
+        ("few ties exactly", few, keep, 0.0, False, True),
+        ("a hint below 1/2", crowded, (every, 250), [none, [0.3, 0.6]], True, True),
+        ("a negative magnitude", v * 0.2, (1700, every), [[-0.5, 0.55], none], False, True),
+        ("magnitudes around zero", v * 0.2, (1900, every), [[0.015, 0.03], none], False, False),
+        ("nothing is kept", v, (0, 0), [[0.8, 0.1]] * 2, True, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "v", "keep", "hint", "emerging", "anew"), predicted_cases(), ids=[case for case, *_ in predicted_cases()]
+)
+def test_only_weights_near_a_good_prediction_are_written_twice(
+    case: str,
+    v: Tensor,
+    keep: tuple[int, int],
+    hint: list[list[float]] | float,
+    emerging: bool,
+    anew: bool,
+    states: list[Tensor],
+) -> None:
+    thresholds = torch.tensor(hint) if isinstance(hint, list) else thresholds_beside(v, keep, hint)
+    args = straight_through_call(v, keep, thresholds, emerging=emerging)
+    same_as_reference("straight_through_adam_", args)
+    ((free, owned),) = states
+    assert bool(free[MISSED.value] | owned[MISSED.value]) == anew
+    if hint == NEAR and not anew:
+        # The prediction was wrong about some of what was collected.
+        for role in (free, owned):
+            assert role[INSIDE.value] > 1
+            assert role[THRESHOLD.value] < role[PREDICTED.value]
+    if "ties" in case:
+        assert owned[WANTED.value] > 0
+
+
+def thresholds_beside(v: Tensor, keep: tuple[int, int], above: float) -> Tensor:
+    """Above those that the step will find, within twice that distance."""
+    of_free = v[1::2].abs().sort(descending=True).values[keep[0] - 1]
+    of_owned = v[::2].sort(descending=True).values[keep[1] - 1]
+    return torch.tensor([[of_free + above, 2 * above], [of_owned + above, 2 * above]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("emerging", [False, True])
+def test_any_numbers_will_do_as_thresholds(emerging: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_launch, "sizes", CUT)
+    nan, inf = float("nan"), float("inf")
+    v = (Draw(5).normal((200,), dtype) * 8).round() / 8 + 1 / 16  # many ties, none at zero
+    v[1:50:2] = inf  # more of the free ones than are kept
+    v[[100, 102]], v[104] = inf, -inf
+    numbers = (nan, inf, -inf, 0.0, -0.5, 0.5625, 1e30)
+    for threshold in numbers:
+        for distance in numbers:
+            hint = torch.tensor([[threshold, distance], [distance, threshold]], dtype=dtype)
+            same_as_reference("straight_through_adam_", straight_through_call(v, (20, 30), hint, emerging=emerging))
+
+
+def test_steps_in_a_row_are_predicted_by_one_another(states: list[Tensor]) -> None:
+    op = REGISTRY["straight_through_adam_"]
+    args = straight_through_call(Draw(7).normal((STEPPED,)), (400, 500), torch.full((2, 2), torch.nan), lr=1e-3)
+    wanted = copy_of(args)
+    for step in range(1, 7):
+        numbered, want = ((*a[:14], step, *a[15:]) for a in (args, wanted))
+        got = results_of(op, KERNELS[op.name], numbered)
+        with CorrectSqrt():
+            assert_same_bits(got, results_of(op, op.reference, want), f"step {step}")
+    assert [bool(state[:, MISSED.value].any()) for state in states] == [True] + [False] * 5
 
 
 @pytest.mark.parametrize("score", ["magnitude", "signed"])

@@ -27,7 +27,7 @@ from tests.helpers import map_tensors
 TARGET = GPUTarget("cuda", 90, 32)
 PROCESSORS = 132
 # These are compiled ahead with either value, but not in every combination with one another.
-FLAGS = {"ALIGNED", "SPLIT", "RELU", "PROXIMAL", "AS_MASK", "TO_SCORES", "WIDE"}
+FLAGS = {"ALIGNED", "SPLIT", "RELU", "PULL", "AS_MASK", "TO_SCORES", "WIDE"}
 FLAGS |= {"columns", "rows", "bias", "residual", "parts"}  # tensors that may be absent
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
 

@@ -49,11 +49,12 @@ class Ahead:
 class Sizes:
     """How the work of the multi-tensor kernels is cut. The tests run other cuts too; the result is the same bits."""
 
-    step: int = 1024  # weights per program of the optimiser step
+    step: int = 1024  # weights per program of the optimiser step; below 2^16
     chunk: int = 1024  # coordinates per program that selects or writes; below 2^16
     search: int = 512  # keys that a search looks at together
     sample: int = 4096  # coordinates that bracket a threshold
     digit: int = 8  # bits of a key that one pass of a search settles
+    few: int = 64  # programs a selection for work that is rarely to be done
     columns: tuple[int, int] = (4, 128)  # tile of rows x columns for groups of short runs
     runs: tuple[int, int] = (2, 256)  # tile of groups x coordinates for groups of long runs
     depth: int = 32  # tiles that one program sums

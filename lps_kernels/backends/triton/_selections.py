@@ -4,7 +4,7 @@ One row is one selection: a layer, the region and view of its groups, and how ma
 per layer, an ADMM update two. The same table serves every launch of a call and is kept for the next call with the same
 tensors, so only the first has to be planned and copied.
 """
-# ruff: noqa: N803, PLR0124
+# ruff: noqa: N803, PLR0124, SIM300
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ OUTSIDE = tl.constexpr(-(2**63))
 # Below this run length a group's run is too short for a tile of its own: its columns are summed instead.
 SHORT_RUN = 16
 # A sampled bracket holds at most 8 % of the keys strictly inside it (five deviations); the pool has room for an eighth.
-POOL_SHARE = 8
+POOL_SHARE = tl.constexpr(8)
+
+
+# The key of 1/2, by the bits of a key without its sign.
+_HALF = {31: 0x3F000000, 63: 0x3FE0000000000000}
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Selection:
     centre: Tensor | None = None
     out: Tensor | None = None
     kept: Tensor | None = None
+    positive: bool = False
+    """Only groups take part whose sum of ``x - 1/2`` is above 0: of one weight, where ``x > 1/2``."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,10 @@ class SelectionPlan:
         """The power of 2 that the rows fit in."""
         return int(triton.next_power_of_2(self.rows))
 
+    def new_keys(self) -> Tensor:
+        """Memory for the keys of groups of several weights, and for the pools."""
+        return torch.empty(self.keys, dtype=torch.int64, device=self.table.device)
+
 
 def plan_for(selections: Sequence[Selection], roles: int = 1) -> SelectionPlan:
     """The plan of these selections; made once for the same tensors, views and numbers.
@@ -93,7 +103,7 @@ def plan_for(selections: Sequence[Selection], roles: int = 1) -> SelectionPlan:
     rows = tuple(
         (
             *(0 if t is None else t.data_ptr() for t in (s.x, s.centre, s.owner, s.out, s.kept)),
-            *(s.view, s.region, s.kind, s.keep, s.x.dtype),
+            *(s.view, s.region, s.kind, s.keep, s.positive, s.x.dtype),
         )
         for s in selections
     )
@@ -105,7 +115,7 @@ def _plan(selections: Sequence[Selection], roles: int, sizes: Sizes) -> Selectio
     table: list[dict[str, int]] = []
     parts = folds = chunks = writes = sums = keys = pool = 0
     for index, selection in enumerate(selections):
-        row = _row(selection, sizes)
+        row = _row(selection)
         row |= {"first_part": parts, "first_fold": folds, "first_chunk": chunks, "first_write": writes}
         row |= {"sums": sums, "keys": keys, "pool": pool}
         table.append(row)
@@ -141,7 +151,7 @@ def write_block(dtype: torch.dtype, sizes: Sizes) -> int:
     return sizes.chunk // 2 if dtype == torch.float64 else sizes.chunk
 
 
-def _row(s: Selection, sizes: Sizes) -> dict[str, int]:
+def _row(s: Selection) -> dict[str, int]:
     """Everything about one selection except where its work and its scratch memory begin."""
     a, g, b = s.view
     scored = a * b != 1
@@ -156,14 +166,20 @@ def _row(s: Selection, sizes: Sizes) -> dict[str, int]:
         "half": int(s.kind == "half"),
         "keep": s.keep,
         "scored": int(scored),
-        "low": 0 if s.kind == "l2" else 1 - 2**bits,
+        "low": _lowest(s, bits, scored),
         "high": 2**bits - 1,
         "lines": (g * b if by_column else g) if scored else 0,
         "depth": (a if by_column else a * b) if scored else 0,
         "by_column": int(by_column),
-        # A layer that is sampled as a whole has a bracket of one key.
-        "room": parts_of(g, POOL_SHARE) if g > sizes.sample else 0,
+        "room": parts_of(g, POOL_SHARE.value),
     }
+
+
+def _lowest(s: Selection, bits: int, scored: bool) -> int:
+    """The lowest key of a group that takes part."""
+    if not s.positive:
+        return 0 if s.kind == "l2" else 1 - 2**bits
+    return 1 + (0 if scored else _HALF[bits])
 
 
 @triton.jit
@@ -212,6 +228,17 @@ def keys_of(value, half):
     keys = tl.where(half, signed, magnitude)
     keys = tl.where(value == 0, 0, keys)
     return tl.where(value != value, largest, keys).to(tl.int64)
+
+
+@triton.jit
+def value_of(key, DTYPE: tl.constexpr):
+    """The score of a group of one weight that has this key."""
+    if DTYPE == tl.float64:
+        bits = key ^ ((key >> 63) & 0x7FFFFFFFFFFFFFFF)
+    else:
+        short = key.to(tl.int32)
+        bits = short ^ ((short >> 31) & 0x7FFFFFFF)
+    return bits.to(DTYPE, bitcast=True)
 
 
 @triton.jit

@@ -48,7 +48,7 @@ _WARPS = 8
 
 
 @triton.jit
-def _survives(row, found, keys, value, inside, begin, mask, BLOCK: tl.constexpr):
+def survives(row, found, keys, value, inside, begin, mask, BLOCK: tl.constexpr):
     """Which weights of a chunk, that begins at ``begin``, lie in a group that survives."""
     if entry(row, SCORED) != 0:
         run = entry(row, RUN)
@@ -80,7 +80,7 @@ def _project_chunk(
 ):
     index = tl.arange(0, BLOCK)
     value, _, inside = values_of(source_of(row, begin, DTYPE, ALIGNED), index, mask, False)
-    kept = _survives(row, found, keys, value, inside, begin, mask, BLOCK)
+    kept = survives(row, found, keys, value, inside, begin, mask, BLOCK)
     # Narrowing what was widened gives it back, a NaN as some NaN.
     written = narrow(tl.where(kept, 1.0 if AS_MASK else value, 0.0), DTYPE)
     tl.store(pointer(row, OUT, DTYPE, ALIGNED) + begin + index, written, mask=mask)
@@ -123,18 +123,20 @@ def _update_chunk(
     mask,
     DTYPE: tl.constexpr,
     DUAL: tl.constexpr,
+    HAS_CENTRE: tl.constexpr,
     ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     index = tl.arange(0, BLOCK)
     s, owner, free = values_of(source_of(row, begin, DTYPE, ALIGNED), index, mask, DUAL)
-    kept = _survives(row, found, keys, s, free, begin, mask, BLOCK)
-    shares = _survives(row + FIELDS, found + STATE, keys, s, mask & ~free, begin, mask, BLOCK)
+    kept = survives(row, found, keys, s, free, begin, mask, BLOCK)
+    shares = survives(row + FIELDS, found + STATE, keys, s, mask & ~free, begin, mask, BLOCK)
     kept = kept | shares
-    shared = kept.to(s.dtype)
-    # Triton's unary minus is 0 - s, which makes +0.0 of +0.0.
-    centre = tl.where(free, tl.where(kept, s, s * -1.0), shared - (s - shared))
-    tl.store(pointer(row, CENTRE, DTYPE, ALIGNED) + begin + index, centre, mask=mask)
+    if HAS_CENTRE:
+        shared = kept.to(s.dtype)
+        # Triton's unary minus is 0 - s, which makes +0.0 of +0.0.
+        centre = tl.where(free, tl.where(kept, s, s * -1.0), shared - (s - shared))
+        tl.store(pointer(row, CENTRE, DTYPE, ALIGNED) + begin + index, centre, mask=mask)
     tl.store(pointer(row, OWNER, tl.uint8, ALIGNED) + begin + index, with_kept(owner, kept), mask=mask)
 
 
@@ -146,6 +148,7 @@ def _write_update(
     state,
     DTYPE: tl.constexpr,
     DUAL: tl.constexpr,
+    HAS_CENTRE: tl.constexpr,
     ALIGNED: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -159,10 +162,10 @@ def _write_update(
     rest = entry(row, WEIGHTS) - begin
     if rest >= BLOCK:
         mask = everywhere(BLOCK)
-        _update_chunk(row, found, keys, begin, mask, DTYPE, DUAL, ALIGNED, BLOCK)
+        _update_chunk(row, found, keys, begin, mask, DTYPE, DUAL, HAS_CENTRE, ALIGNED, BLOCK)
     else:
         mask = tl.arange(0, BLOCK) < rest
-        _update_chunk(row, found, keys, begin, mask, DTYPE, DUAL, ALIGNED, BLOCK)
+        _update_chunk(row, found, keys, begin, mask, DTYPE, DUAL, HAS_CENTRE, ALIGNED, BLOCK)
 
 
 def _check_keep(op: str, name: str, keep: Sequence[int], views: Sequence[View], region: str) -> None:
@@ -206,7 +209,8 @@ def project(
     ]
     plan, dtype = plan_for(selections), x[0].dtype
     with on_device_of(x[0]):
-        keys = score_groups(plan, dtype, dual=False, to_scores=False)
+        keys = plan.new_keys()
+        score_groups(plan, keys, dtype, dual=False, to_scores=False)
         state = select(plan, keys, dtype, dual=False)
         _write_projection[(plan.writes,)](
             plan.table, plan.rows, keys, state, AS_MASK=output == "mask", **_writing(plan, dtype)
@@ -222,30 +226,35 @@ def admm_update_(
     keep_owned: Sequence[int],
     views: Sequence[int],
     sharing_views: Sequence[int],
+    emerging: bool,
     fresh: bool,
 ) -> None:
-    """Project both roles of every layer and write ``centre`` and the kept bits of ``owner``."""
+    """Project both roles of every layer and write ``centre``, if there is one, and the kept bits of ``owner``."""
     op = "admm_update_"
-    REGISTRY[op].fake(v, centre, owner, keep_free, keep_owned, views, sharing_views, fresh)
+    REGISTRY[op].fake(v, centre, owner, keep_free, keep_owned, views, sharing_views, emerging, fresh)
     written = [(f"{name}[{i}]", t) for name, ts in (("centre", centre), ("owner", owner)) for i, t in enumerate(ts)]
     for name, tensor in written:
         check_contiguous(op, name, tensor)
     check_no_overlap(op, written, [(f"v[{i}]", t) for i, t in enumerate(v)])
     _check_keep(op, "keep_free", keep_free, views_of(views), "free")
-    _check_keep(op, "keep_owned", keep_owned, views_of(sharing_views), "owned")
+    if not emerging:
+        _check_keep(op, "keep_owned", keep_owned, views_of(sharing_views), "owned")
     if sum(tensor.numel() for tensor in v) == 0:
         return
     selections = []
     for layer, (view, sharing) in enumerate(zip(views_of(views), views_of(sharing_views), strict=True)):
         values = v[layer].contiguous()
-        arrays = {"owner": owner[layer], "centre": centre[layer]}
-        selections.append(Selection(values, view, "free", "l2", keep_free[layer], **arrays))
-        selections.append(Selection(values, sharing, "owned", "half", keep_owned[layer], **arrays))
+        arrays = (owner[layer], centre[layer] if centre else None)
+        selections.append(Selection(values, view, "free", "l2", keep_free[layer], *arrays))
+        selections.append(Selection(values, sharing, "owned", "half", keep_owned[layer], *arrays, positive=emerging))
     plan, dtype, dual = plan_for(selections, roles=2), v[0].dtype, not fresh
     with on_device_of(v[0]):
-        keys = score_groups(plan, dtype, dual, to_scores=False)
+        keys = plan.new_keys()
+        score_groups(plan, keys, dtype, dual, to_scores=False)
         state = select(plan, keys, dtype, dual)
-        _write_update[(plan.writes,)](plan.table, plan.rows, keys, state, DUAL=dual, **_writing(plan, dtype))
+        _write_update[(plan.writes,)](
+            plan.table, plan.rows, keys, state, DUAL=dual, HAS_CENTRE=len(centre) > 0, **_writing(plan, dtype)
+        )
 
 
 def _writing(plan: SelectionPlan, dtype: torch.dtype) -> dict[str, object]:
@@ -267,10 +276,9 @@ def _ahead(dtype: torch.dtype, is_aligned: bool = True) -> list[Ahead]:
     ]
     if dtype in STATE_FLOATS:
         shared["ROWS"] = 128
-        kernels += [
-            Ahead(f"admm_update_write{name}, {how}]", _write_update, signature, {"DUAL": dual, **shared}, options)
-            for how, dual in (("dual", True), ("fresh", False))
-        ]
+        for how, dual, has_centre in (("dual", True, True), ("fresh", False, True), ("kept bits", False, False)):
+            constants = {"DUAL": dual, "HAS_CENTRE": has_centre, **shared}
+            kernels.append(Ahead(f"admm_update_write{name}, {how}]", _write_update, signature, constants, options))
     return kernels
 
 

@@ -201,12 +201,11 @@ def _single(table, rows, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.co
         tl.store(pointer(row, OUT, tl.float64, ALIGNED) + begin + index, score, mask=mask)
 
 
-def score_groups(plan: SelectionPlan, dtype: torch.dtype, dual: bool, to_scores: bool) -> Tensor:
-    """Score the larger groups of the plan, as keys that are returned or as scores in their ``out``."""
+def score_groups(plan: SelectionPlan, keys: Tensor, dtype: torch.dtype, dual: bool, to_scores: bool) -> None:
+    """Score the larger groups of the plan, as keys or as scores in their ``out``."""
     device, sizes = plan.table.device, _launch.sizes
-    keys = torch.empty(plan.keys, dtype=torch.int64, device=device)
     if plan.folds == 0:
-        return keys
+        return
     sums = torch.empty(plan.sums, dtype=torch.float64, device=device)
     present = torch.empty(plan.sums, dtype=torch.uint8, device=device)
     if plan.parts > 0:
@@ -242,7 +241,6 @@ def score_groups(plan: SelectionPlan, dtype: torch.dtype, dual: bool, to_scores:
         BLOCK=sizes.fold,
         **EXACT,
     )
-    return keys
 
 
 def group_scores(
@@ -265,7 +263,7 @@ def group_scores(
     ]
     plan, dtype = plan_for(selections), x[0].dtype
     with on_device_of(x[0]):
-        score_groups(plan, dtype, dual=False, to_scores=True)
+        score_groups(plan, plan.new_keys(), dtype, dual=False, to_scores=True)
         if plan.chunks > 0:
             _single[(plan.chunks,)](
                 plan.table,

@@ -9,8 +9,14 @@ from typing import Any
 
 from lps.data.base import Raw, Stream
 
-# What all quick presets share: short runs gain from a falling learning rate and a weaker penalty.
-QUICK: dict[str, Any] = {"schedule": "cosine", "rho": 1e-4}
+# What all quick presets share: a falling learning rate, and a solver that arrives within a few epochs; with --solver
+# admm, the pull that does.
+QUICK: dict[str, Any] = {
+    "schedule": "cosine",
+    "solver": "straight-through",
+    "beta": "auto",
+    "pull": "proximal",
+}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, Protocol
@@ -62,7 +62,10 @@ class Learner(Protocol):
     phases: Sequence[Phase]
     device: torch.device
     lr: float  # of the latest step, for the log
-    rho: float  # penalty of the latest step, for the log
+
+    @property
+    def rho(self) -> float:
+        """The penalty of the latest step, for the log."""
 
     def begin_phase(self, phase: str, fit: Fit) -> None:
         """Make the phase's changes to the network and prepare its steps; not called again when a phase is resumed."""
@@ -85,8 +88,8 @@ class Learner(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Everything that learning the task has changed so far."""
 
-    def load_state_dict(self, state: dict[str, Any], phase: str | None) -> None:
-        """Restore a state; ``phase`` is the phase under way, None between two phases."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state, at any place between two steps."""
 
 
 @dataclass
@@ -233,10 +236,11 @@ class Fit:
             f"dropped and earlier ones are as they were; try a smaller learning rate (now {self.learner.lr:g}) or rho"
         )
 
-    def log(self, phase: str, event: str, epoch: int, **values: float) -> None:
+    def log(self, phase: str, event: str, epoch: int, layer: str = "", /, **values: float) -> None:
         """Give the listener a row for this event."""
         learner, seconds = self.learner, self._before + perf_counter() - self._begin
-        row = Row(learner.number, phase, event, epoch, self.position.total, seconds, learner.lr, learner.rho, **values)
+        place = learner.number, phase, event, epoch, self.position.total, seconds, learner.lr, learner.rho
+        row = replace(Row(*place, layer=layer), **values)  # type: ignore[arg-type]
         self._rows += 1
         self.listener.row(row)
 
@@ -283,7 +287,7 @@ class Fit:
         self.input_shape = state["input_shape"]
         phases = self.learner.phases
         place = phases[min(self.position.phase, len(phases) - 1)]
-        self.learner.load_state_dict(state["learner"], place.name if self.position.begun else None)
+        self.learner.load_state_dict(state["learner"])
         generators = state["generators"]
         torch.set_rng_state(generators[0])
         for device, generator in enumerate(generators[1 : 1 + torch.cuda.device_count()]):

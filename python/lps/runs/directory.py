@@ -33,7 +33,7 @@ CONFIG, RESULTS, METRICS, MODEL = "config.yaml", "results.json", "metrics.csv", 
 STATE = "state"  # the folder with the state of the task being learnt
 
 # Fields of a row that say where its values belong.
-_PLACE = ("task", "phase", "event", "epoch", "step", "seconds")
+_PLACE = ("task", "phase", "event", "epoch", "step", "seconds", "layer")
 
 
 @dataclass
@@ -55,6 +55,7 @@ class Records:
                 "validation_after_projection": _known(report.accuracy_after_projection),
                 "validation": _known(report.accuracy),
                 "residuals": [[_known(value) for value in residual] for residual in report.residuals],
+                "shares": {layer: _known(share) for layer, share in report.shares.items()},
                 "digest": digest,
             }
         )
@@ -187,7 +188,7 @@ class RunDirectory:
         for option in fields(Row):
             value = getattr(row, option.name)
             if option.name not in _PLACE and not isnan(value):
-                name = f"task {row.task}/{option.name}"
+                name = "/".join(filter(None, (f"task {row.task}", row.layer, option.name)))
                 self._events.add_scalar(name, value, self._steps + row.step)
 
     def save(self, net: Lifelong, method: Method, records: Records, steps: int) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 class Row:
     """One line of the log; values that do not apply to its event are NaN.
 
-    ``event`` is ``epoch`` (mean loss, validation accuracy, samples per second), ``projection`` (residuals of ADMM) or
-    ``pruned`` (validation accuracy right after the final projection).
+    ``event`` is ``epoch`` (mean loss, validation accuracy, samples per second), ``projection`` (residuals of the
+    solver), ``pruned`` (validation accuracy right after the final projection) or ``layer`` (what it kept of a layer).
     """
 
     task: int
@@ -27,6 +27,8 @@ class Row:
     primal: float = float("nan")
     dual: float = float("nan")
     density: float = float("nan")  # share of all prunable weights that the projection keeps, own and reused
+    share: float = float("nan")  # share of the earlier tasks' weights that it keeps
+    layer: str = ""  # of a row that is about one layer
 
 
 @dataclass(frozen=True)
@@ -67,3 +69,4 @@ class TaskReport:
     accuracy_after_projection: float = float("nan")
     accuracy: float = float("nan")
     residuals: list[tuple[float, float, float]] = field(default_factory=list)  # (rho, primal, dual) per projection
+    shares: dict[str, float] = field(default_factory=dict)  # of the earlier tasks' weights that are reused, per layer

@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from lps.methods.lps.phases import PHASES
+from lps.methods.fit import Phase
 from lps.runs.directory import RunDirectory
 from lps.runs.events import Listener, Resumed, Row
 
@@ -21,11 +21,11 @@ LEAST_SECONDS, MOST_SECONDS = 2.0, 10.0
 class Progress(Listener):
     """Shows the progress of learning, and passes every row on to the run directory.
 
-    ``epochs`` holds the epochs per task and phase; ``steps`` is the number of training steps left, over all tasks.
+    ``phases`` holds the phases per task; ``steps`` is the number of training steps left, over all tasks.
     """
 
-    def __init__(self, epochs: Sequence[Sequence[int]], steps: int, directory: RunDirectory) -> None:
-        self.all_epochs, self.steps, self.directory = epochs, steps, directory
+    def __init__(self, phases: Sequence[Sequence[Phase]], steps: int, directory: RunDirectory) -> None:
+        self.phases, self.steps, self.directory = phases, steps, directory
         self.done = 0
         self.begin = self.shown = self.epoch_shown = perf_counter()
         self.terminal = sys.stdout.isatty()
@@ -33,9 +33,10 @@ class Progress(Listener):
 
     def start(self, task: int, name: str, steps: int) -> None:
         """A task of ``steps`` steps begins."""
-        self.label = f"task {task}/{len(self.all_epochs)} {name}"
-        self.epochs = dict(zip(PHASES, self.all_epochs[task - 1], strict=True))
-        self.phase, self.epoch, self.accuracy, self.rho = PHASES[0], 1, nan, 0.0
+        self.label = f"task {task}/{len(self.phases)} {name}"
+        self.epochs = {phase.name: phase.epochs for phase in self.phases[task - 1]}
+        self.phase, self.epoch, self.accuracy = self.phases[task - 1][0].name, 1, nan
+        self.distance_shown = 0.0
         self.seen, self.epoch_begin = 0, perf_counter()
         if self.terminal:
             form = "{desc} {percentage:3.0f} %|{bar}| {postfix}"
@@ -71,10 +72,13 @@ class Progress(Listener):
         elif row.event == "pruned":
             change = f"val {percent(self.accuracy)} -> {percent(row.accuracy)}"
             self._line(f"{self.label}  pruned  {change}  density {percent(row.density, 1)}")
-        elif row.rho != self.rho:  # show the primal residual at the start of each level
-            self.rho = row.rho
-            if not self.terminal:
-                self._line(f"{self.label}  admm  penalty {row.rho:g}  distance to the pruned network {row.primal:.3g}")
+        elif row.event == "layer":
+            if row.task > 1 and not self.terminal:
+                self._line(f"{self.label}  pruned  {row.layer}  reuses {percent(row.share, 1)} of earlier weights")
+        elif not self.terminal and perf_counter() - self.distance_shown > LEAST_SECONDS:
+            self.distance_shown = perf_counter()
+            penalty = f"  penalty {row.rho:.2g}" if row.rho else ""
+            self._line(f"{self.label}  {row.phase}{penalty}  distance to the pruned network {row.primal:.3g}")
 
     def learnt(self, accuracy: Sequence[float], seconds: float) -> None:
         """A task is learnt and all tasks are tested."""

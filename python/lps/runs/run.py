@@ -18,6 +18,7 @@ from lps.data import Stream, stream
 from lps.errors import CapacityError, ConfigError, DivergedError, FileFormatError, StoppedError
 from lps.lifelong import Lifelong
 from lps.methods import METHODS, Method
+from lps.methods.lps.phases import phases_of
 from lps.methods.lps.plan import plan_task
 from lps.models import Architecture, create
 from lps.partition import groups_with
@@ -151,7 +152,7 @@ def _learn(net: Lifelong, tasks: list[Task], settings: Settings, path: Path, rec
         RunDirectory(path, replace(settings, output=None), done, sum(steps[:done])) as directory,
         stop_on_signals(checkpoint) as request,
     ):
-        progress = Progress([config.epochs for config in configs], sum(steps[done:]), directory)
+        progress = Progress([phases_of(config) for config in configs], sum(steps[done:]), directory)
         try:
             for number, task in enumerate(tasks[done:], start=done + 1):
                 method = _method(settings, net, number)

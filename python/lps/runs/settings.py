@@ -135,11 +135,18 @@ def read_settings(path: Path) -> dict[str, object]:
     if len(data) > MOST_BYTES:
         raise ConfigError(f"{where}: expected a file of settings, got more than {MOST_BYTES} bytes")
     try:
-        return _flat(_mapping(read_yaml(data.decode())))
+        return _with_solver(_flat(_mapping(read_yaml(data.decode()))))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where}: expected text in UTF-8, got {error.reason} at byte {error.start}") from None
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def _with_solver(values: dict[str, object]) -> dict[str, object]:
+    """A file with all settings that names no solver was written when there was one alone."""
+    if "rho_levels" in values and "solver" not in values:
+        return {**values, "solver": "admm", "pull": "gradient"}
+    return values
 
 
 def settings_from(given: Mapping[str, object]) -> Settings:

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from lps_kernels._registry import REGISTRY, Sample
+from tests.helpers import assert_same_bits, copy_of, results_of
 from tests.native.adaptors import ADAPTORS, Simulated, upload
 from tests.native.build import load
 from tests.native.simulator.faults import FAULTS, Fault
@@ -39,7 +40,10 @@ def run(fault: Fault, module: Path) -> None:
     bridge, sample = load(module), sample_of(fault)
     for order in bridge.orders():
         # A device of one multiprocessor has small grids, whose blocks take several parts of the work.
-        CALLS[fault.op](Simulated(bridge, order, processors=1), *sample.args)
+        got = CALLS[fault.op](Simulated(bridge, order, processors=1), *sample.args)
+        if fault.kind == "uncorrected forecast":
+            op = REGISTRY[fault.op]
+            assert_same_bits(got, results_of(op, op.reference, copy_of(sample.args)), "not the reference's bits")
 
 
 def run_apart(fault: Fault, module: Path) -> tuple[int, str]:

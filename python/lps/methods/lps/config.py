@@ -5,24 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from lps.errors import ConfigError
 from lps.options import listed, option, shown
+from lps_kernels.ops.step import PULLS
 
 PATTERNS = ("irregular", "column", "filter", "channel")
 SHARINGS = ("elementwise", "structured")
 SCHEDULES = ("constant", "linear", "cosine")
+SOLVERS = ("admm", "straight-through")
 PRECISIONS = ("fp32", "bf16")
 
 # One share for every layer, or a mapping from shell patterns of layer names to shares (the first match counts).
 Share = float | Mapping[str, float]
+# Of masks also "auto", the share that emerges, or "max:0.9", the same with an upper bound.
+MaskShare = float | str | Mapping[str, float | str]
 Epochs = tuple[int, int, int]  # of warm-up, ADMM and final
+
+_AT_MOST = "max:"
+
+Value = TypeVar("Value", bound=float | str)
 
 PER_TASK = ("alpha", "beta", "epochs")  # fields that may hold one value per task
 
 _SHARES = "a number, a list of numbers as in 0.5,0.1, or a mapping from layer patterns to numbers"
+_MASK_SHARES = "a number, auto or max:NUMBER, a list of these, or a mapping from layer patterns to these"
 _PER_TASK = "a list gives one per task, its last one to all that follow"
+
+
+def _mask_shares(text: str) -> object:
+    """The plain value of the flag: numbers as numbers, because ``auto`` makes text a possible value."""
+
+    def number(part: object) -> object:
+        if isinstance(part, list):
+            return [number(item) for item in part]
+        try:
+            return float(part) if isinstance(part, str) else part
+        except ValueError:
+            return part
+
+    return number(listed(text))
 
 
 @dataclass(frozen=True)
@@ -30,27 +53,34 @@ class LPSConfig:
     """How many weights a task owns and reuses, and how it is trained.
 
     ``alpha`` is the share of a layer's weights (or groups) that the task will own, ``"rest"`` all that is free;
-    ``beta`` the share of the earlier tasks' weights (or groups) that it reuses. ``reserve`` is the share of every
-    layer that must still be free afterwards. ``epochs`` are for warm-up, ADMM and final. ``alpha``, ``beta`` and
-    ``epochs`` may also be tuples with one value per task, of which the last repeats. The penalty starts at ``rho`` and
-    grows tenfold ``rho_levels - 1`` times at equal intervals. ``schedule`` is how the learning rate falls within each
-    phase. ``precision`` is that of the forward and backward pass in training; weights and optimiser stay in fp32.
+    ``beta`` the share of the earlier tasks' weights (or groups) that it reuses: a number, ``"auto"`` for the share
+    that emerges, ``"max:0.9"`` for the same with an upper bound. ``reserve`` is the share of every layer that must
+    still be free afterwards. ``epochs`` are for warm-up, the solver and final. ``alpha``, ``beta`` and ``epochs`` may
+    also be tuples with one value per task, of which the last repeats.
+
+    ``solver`` finds which weights the task owns and reuses: ``admm`` is the paper's, ``straight-through`` trains the
+    pruned network itself. The penalty of ADMM starts at ``rho``; with the ``gradient`` pull of Eq. (13) it grows
+    tenfold ``rho_levels - 1`` times at equal intervals, with the ``proximal`` pull, which Adam does not normalise,
+    smoothly to ``10 ** rho_levels`` times as much. ``share_cost`` is added to the gradient of every mask by
+    ``straight-through``. ``schedule`` is how the learning rate falls within each phase. ``precision`` is that of the
+    forward and backward pass in training; weights and optimiser stay in fp32.
     """
 
     alpha: Share | Literal["rest"] | tuple[Share, ...] = option(
         0.1, "SHARE", f"share of each layer that a task owns; {_PER_TASK}", expected=_SHARES, read=listed
     )
-    beta: Share | tuple[Share, ...] = option(
+    beta: MaskShare | tuple[MaskShare, ...] = option(
         0.9,
         "SHARE",
-        f"share of the earlier tasks' weights that a task reuses; {_PER_TASK}",
-        expected=_SHARES,
-        read=listed,
+        f"share of the earlier tasks' weights that a task reuses; auto: the share that emerges, max:0.9: at most that; "
+        f"{_PER_TASK}",
+        expected=_MASK_SHARES,
+        read=_mask_shares,
     )
     epochs: tuple[int | Epochs, ...] = option(
         (30, 90, 30),
         "W,A,F",
-        "epochs of warm-up, ADMM and final; W,A,F;W,A,F;... one triple per task, the last one for all that follow",
+        "epochs of warm-up, solver and final; W,A,F;W,A,F;... one triple per task, the last one for all that follow",
         expected="three whole numbers, as in 1,3,1, or several such triples, as in 4,12,4;10,30,10",
         read=listed,
     )
@@ -59,8 +89,22 @@ class LPSConfig:
     schedule: Literal["constant", "linear", "cosine"] = option(
         "constant", "", "how the learning rate falls within a phase", choices=SCHEDULES
     )
-    rho: float = option(1e-3, "RHO", "penalty of ADMM in its first level")
-    rho_levels: int = option(3, "N", "levels of ADMM; the penalty grows tenfold from one to the next")
+    solver: Literal["admm", "straight-through"] = option(
+        "admm", "", "how the weights of a task are found: the paper's ADMM, or straight-through", choices=SOLVERS
+    )
+    pull: Literal["gradient", "proximal"] = option(
+        "gradient",
+        "",
+        "how ADMM pulls: Eq. (13) of the paper, which Adam normalises, or an exact proximal step after Adam's",
+        choices=PULLS,
+    )
+    rho: float = option(1e-3, "RHO", "penalty of ADMM at its start")
+    rho_levels: int = option(
+        3, "N", "levels of ADMM; the penalty grows tenfold from one to the next (proximal: within each)"
+    )
+    share_cost: float = option(
+        0.0, "COST", "added to the gradient of every mask by straight-through: tasks reuse less and run faster"
+    )
     reserve: float = option(0.0, "SHARE", "share of every layer that must stay free")
     seed: int = option(0, "N", "determines the first weights and the order of training examples")
     precision: Literal["fp32", "bf16"] = option(
@@ -78,6 +122,8 @@ class LPSConfig:
             for value in self._values(name):
                 if name == "epochs":
                     _check_epochs(value)
+                elif name == "beta":
+                    _check_mask_share(name, value)
                 elif not (name == "alpha" and value == "rest"):
                     _check_share(name, value)
         _check_share("reserve", self.reserve)
@@ -86,6 +132,11 @@ class LPSConfig:
         _expect(self.schedule in SCHEDULES, "schedule", f"one of {', '.join(SCHEDULES)}", self.schedule)
         _expect(0 <= self.rho <= 1e6, "rho", "a number from 0 to 1e6", self.rho)
         _expect(1 <= self.rho_levels <= 12, "rho_levels", "1 to 12", self.rho_levels)
+        _expect(self.solver in SOLVERS, "solver", f"one of {', '.join(SOLVERS)}", self.solver)
+        _expect(self.pull in PULLS, "pull", f"one of {', '.join(PULLS)}", self.pull)
+        _expect(abs(self.share_cost) < float("inf"), "share_cost", "a finite number", self.share_cost)
+        if self.solver != "straight-through":
+            _expect(self.share_cost == 0, "share_cost", "0, as only straight-through has a cost", self.share_cost)
         _expect(0 <= self.seed < 2**63, "seed", "0 to 2^63 - 1", self.seed)
         _expect(self.precision in PRECISIONS, "precision", f"one of {', '.join(PRECISIONS)}", self.precision)
 
@@ -111,8 +162,30 @@ class TaskConfig(LPSConfig):
     """The settings of one task: an LPSConfig without values per task."""
 
     alpha: Share | Literal["rest"] = 0.1
-    beta: Share = 0.9
+    beta: MaskShare = 0.9
     epochs: Epochs = (30, 90, 30)
+
+
+@dataclass(frozen=True)
+class MaskRule:
+    """How many of the earlier tasks' weights a task reuses in one layer: ``share`` of them or, where it ``emerges``,
+    those whose mask is above 1/2, up to this share.
+    """
+
+    share: float
+    emerges: bool = False
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to choose: masks that must be all 0 or all 1 are fixed from the start."""
+        return self.share > 0 and (self.emerges or self.share < 1)
+
+
+def mask_rule(beta: float | str) -> MaskRule:
+    """The rule that one value of ``beta`` stands for."""
+    if not isinstance(beta, str):
+        return MaskRule(beta)
+    return MaskRule(1.0 if beta == "auto" else float(beta.removeprefix(_AT_MOST)), emerges=True)
 
 
 def check_patterns(name: str, share: object, layers: Sequence[str]) -> None:
@@ -122,7 +195,7 @@ def check_patterns(name: str, share: object, layers: Sequence[str]) -> None:
             raise ConfigError(f"{name}: expected patterns of layers ({', '.join(layers)}), got {pattern}")
 
 
-def share_of(name: str, share: Share, layer: str) -> float:
+def share_of(name: str, share: Value | Mapping[str, Value], layer: str) -> Value:
     """The share of this layer."""
     if not isinstance(share, Mapping):
         return share
@@ -138,6 +211,22 @@ def _check_epochs(epochs: object) -> None:
     _expect(whole, "epochs", "three counts of at least 0", epochs)
     _expect(max(counts) < 2**31, "epochs", "at most 2147483647 of a phase", epochs)
     _expect(sum(counts) > 0, "epochs", "at least one epoch in all", epochs)
+
+
+def _check_mask_share(name: str, share: object) -> None:
+    if isinstance(share, Mapping):
+        for layer, value in share.items():
+            _check_mask_share(f"{name}[{layer}]", value)
+        return
+    number = share
+    if isinstance(share, str) and share.startswith(_AT_MOST):
+        try:
+            number = float(share.removeprefix(_AT_MOST))
+        except ValueError:
+            number = None
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    fits = share == "auto" or (is_number and 0 <= number <= 1)  # type: ignore[operator]
+    _expect(fits, name, "a number from 0 to 1, auto, or max: and such a number", share)
 
 
 def _check_share(name: str, share: object) -> None:

@@ -1,4 +1,4 @@
-"""One task of Learn-Prune-Share: warm-up (learn), ADMM (prune and share), final (retrain the kept weights)."""
+"""One task of Learn-Prune-Share: warm-up (learn), the solver (prune and share), final (retrain the kept weights)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,27 @@ from torch import Tensor, nn
 from lps.draft import Draft
 from lps.errors import ConfigError
 from lps.methods.fit import Fit, Phase
-from lps.methods.lps.admm import density, projection, residuals, targets_of
+from lps.methods.lps.admm import ADMM
 from lps.methods.lps.config import TaskConfig
 from lps.methods.lps.plan import LayerPlan
-from lps.methods.lps.schedule import penalties
-from lps.methods.lps.steppers import ComposedStepper, FusedStepper, OptimizerFactory, Stepper, Weight
+from lps.methods.lps.shares import density, reused
+from lps.methods.lps.steppers import ComposedStepper, FusedStepper, OptimizerFactory, Stepper, Weight, project
+from lps.methods.lps.straight_through import StraightThrough
 from lps.partition import Partition, parts
 from lps.task import Task, steps_per_epoch
-from lps_kernels import pack_bits, unpack_bits
+from lps_kernels import Selection, pack_bits, unpack_bits
 from lps_kernels.owner import KEPT_BIT, TASK_BITS, free_coordinates, is_kept
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
 
-PHASES = ("warm-up", "admm", "final")
+WARM_UP, FINAL = "warm-up", "final"
+
+
+def phases_of(config: TaskConfig) -> list[Phase]:
+    """The three phases of a task; the second has the name of its solver."""
+    names = (WARM_UP, config.solver, FINAL)
+    return [Phase(name, epochs) for name, epochs in zip(names, config.epochs, strict=True)]
 
 
 class PhasedLearner:
@@ -41,12 +48,10 @@ class PhasedLearner:
     ) -> None:
         self.net, self.task, self.config, self.plans = net, task, config, plans
         self.number = draft.number
-        self.phases: Sequence[Phase] = [Phase(name, epochs) for name, epochs in zip(PHASES, config.epochs, strict=True)]
+        self.phases: Sequence[Phase] = phases_of(config)
         self.device = next(net.parameters()).device
-        self.rho = self.lr = 0.0
-        per_epoch = steps_per_epoch(task.train, config.batch_size)
-        # ADMM steps before which the weights are projected, each with the new penalty and whether duals restart at 0.
-        self._projections = penalties(config.rho, config.rho_levels, config.epochs[1] * per_epoch, per_epoch)
+        self.lr = 0.0
+        self.phase: str | None = None  # the latest that has begun
         others = self._make_trainable(draft)
         # The common tensors that change meanwhile; buffers of a user's own module are put back after the task.
         self._changing = [
@@ -55,11 +60,23 @@ class PhasedLearner:
             if self.number == 1 or name in net.private_names or not isinstance(tensor, nn.Parameter)
         ]
         self.weights = [self._begin(*layer, plan) for layer, plan in zip(net.prunable(), plans, strict=True)]
-        self._stepper: Stepper = (
-            FusedStepper(self.weights, others, config.lr)
-            if optimizer is None
-            else ComposedStepper(net.backbone, self.weights, others, optimizer)
+        per_epoch = steps_per_epoch(task.train, config.batch_size)
+        steps = config.epochs[1] * per_epoch
+        self._solver = (
+            ADMM(self.weights, config, steps, per_epoch)
+            if config.solver == "admm"
+            else StraightThrough(self.weights, steps, per_epoch)
         )
+        self._stepper: Stepper = (
+            FusedStepper(self.weights, others, config)
+            if optimizer is None
+            else ComposedStepper(net.backbone, self.weights, others, config, optimizer)
+        )
+
+    @property
+    def rho(self) -> float:
+        """The penalty of the latest step, 0 where there is none."""
+        return self._solver.rho
 
     def begin_epoch(self) -> None:
         """Back to training mode: validation or a listener may have changed it."""
@@ -96,35 +113,39 @@ class PhasedLearner:
     @torch.no_grad()
     def _begin(self, partition: Partition, weight: nn.Parameter, plan: LayerPlan) -> Weight:
         """Start from the backbone's weights in task 1, later from fresh ones and masks of 1 (0 where beta is 0)."""
+        selection = Selection(plan.view, plan.sharing_view, plan.keep_free, plan.keep_owned)
         if self.number == 1:
-            return Weight(partition, weight, weight.detach().clone())
-        masks = 0.0 if plan.beta == 0 else 1.0
-        return Weight(partition, weight, torch.where(partition.free(), partition.fresh_weights(), masks))
+            return Weight(partition, weight, weight.detach().clone(), plan, selection)
+        masks = 0.0 if plan.masks.share == 0 else 1.0
+        v = torch.where(partition.free(), partition.fresh_weights(), masks)
+        return Weight(partition, weight, v, plan, selection)
 
     def begin_phase(self, phase: str, fit: Fit) -> None:
         """Before the final phase, prune; then prepare the steps of the phase."""
-        if phase == "final":
-            self._prune(fit)
+        if phase == FINAL:
+            fit.report.accuracy_before_projection = self.validate()
+            self._prune()
+        elif phase == self.config.solver:
+            self._solver.begin()
         self._make_ready(phase)
+        if phase == FINAL:
+            self._report_pruned(fit)
 
     def _make_ready(self, phase: str) -> None:
         """Reset the optimiser and choose which coordinates the phase may move."""
-        self.rho = 0.0
-        moves = ["free"] * len(self.plans)
-        if phase == "admm":
-            for weight in self.weights:
-                weight.centre = torch.empty_like(weight.v)
+        self.phase = phase
+        moves = ["kept" if phase == FINAL else "free"] * len(self.plans)
+        if phase == self.config.solver:
+            self._solver.make_ready()
             # Masks that must be all 0 or all 1 are fixed from the start.
-            moves = ["all" if self.number > 1 and 0 < plan.beta < 1 else "free" for plan in self.plans]
-        elif phase == "final":
-            moves = ["kept"] * len(self.plans)
-        self._stepper.start_phase(moves)
+            moves = ["all" if self.number > 1 and plan.masks.learns else "free" for plan in self.plans]
+        self._stepper.start_phase(moves, straight=phase == self.config.solver and self._solver.straight)
+        self._stepper.refresh()
 
     def before_step(self, phase: str, step: int, fit: Fit) -> None:
-        """In the ADMM phase, project before the scheduled steps."""
-        if phase == "admm" and step in self._projections:
-            self.rho, fresh = self._projections[step]
-            self.project(fit, fresh=fresh)
+        """In the solver's phase, what it does before the step."""
+        if phase == self.config.solver:
+            self._solver.before_step(step, fit)
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits of the task being learnt."""
@@ -150,31 +171,23 @@ class PhasedLearner:
         return self.net.accuracy(self.number, validation, loader=self.task.loader)
 
     @torch.no_grad()
-    def project(self, fit: Fit, *, fresh: bool) -> None:
-        """One ADMM update of targets and duals, with its residuals."""
-        # The first projection of a level has no earlier target.
-        old = [weight.v if fresh else targets_of(weight) for weight in self.weights]
-        projection(self.weights, self.plans, fresh=fresh)
-        primal, dual = residuals(self.weights, old)
-        dual = float("nan") if fresh else self.rho * dual
-        fit.report.residuals.append((self.rho, primal, dual))
-        epoch = fit.position.epoch + 1
-        fit.log("admm", "projection", epoch, primal=primal, dual=dual, density=density(self.weights))
-
-    @torch.no_grad()
-    def _prune(self, fit: Fit) -> None:
+    def _prune(self) -> None:
         """The final projection: exactly the planned weights survive and the masks become binary."""
-        fit.report.accuracy_before_projection = self.validate()
-        projection(self.weights, self.plans, fresh=True)
+        self._solver.end()
+        project(self.weights, fresh=True)
         for weight in self.weights:
-            weight.centre = None
             for v, owner in parts(weight.v, weight.partition.owner):
                 kept = is_kept(owner)
                 v.copy_(torch.where(free_coordinates(owner), torch.where(kept, v, 0), kept.to(v.dtype)))
-        self._stepper.refresh()
-        self.rho = 0.0
+
+    def _report_pruned(self, fit: Fit) -> None:
+        """Accuracy after the final projection, and what it kept."""
         after = fit.report.accuracy_after_projection = self.validate()
-        fit.log("final", "pruned", 0, accuracy=after, density=density(self.weights))
+        fit.log(FINAL, "pruned", 0, accuracy=after, density=density(self.weights))
+        for weight in self.weights:
+            name = weight.partition.name
+            share = fit.report.shares[name] = reused(weight)
+            fit.log(FINAL, "layer", 0, name, share=share, density=density([weight]))
 
     def close(self) -> None:
         """Leave the backbone with plain parameters."""
@@ -185,7 +198,7 @@ class PhasedLearner:
         tensors = [*(weight.v for weight in self.weights), *self.net.heads[-1].parameters()]
         tensors += [tensor for _, tensor in self.net.common_tensors() if tensor.is_floating_point()]
         if not all(part.isfinite().all() for tensor in tensors for (part,) in parts(tensor.detach().contiguous())):
-            raise fit.diverged("a weight became infinite or NaN", "final", self.config.epochs[2])
+            raise fit.diverged("a weight became infinite or NaN", FINAL, self.config.epochs[2])
 
     def _common(self, name: str) -> Tensor:
         """The backbone's tensor of this name as it is now: a module may put another in a buffer's place."""
@@ -195,10 +208,12 @@ class PhasedLearner:
     def state_dict(self) -> dict[str, Any]:
         """Weights, projections, head, common tensors and optimiser."""
         return {
+            "phase": self.phase,
             "rho": self.rho,
             "lr": self.lr,
             "v": [weight.v for weight in self.weights],
             "centre": [weight.centre for weight in self.weights],
+            "keep": [[weight.selection.keep_free, weight.selection.keep_owned] for weight in self.weights],
             "kept": [pack_bits(is_kept(weight.partition.owner)) for weight in self.weights],
             "head": dict(self.net.heads[-1].state_dict()),
             "common": [self._common(name) for name in self._changing],
@@ -206,23 +221,23 @@ class PhasedLearner:
         }
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any], phase: str | None) -> None:
-        """Restore a state of this task; ``phase`` is the phase under way, None between two phases."""
-        for weight, v, kept in zip(self.weights, state["v"], state["kept"], strict=True):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state of this task."""
+        for weight, v, kept, keep in zip(self.weights, state["v"], state["kept"], state["keep"], strict=True):
             weight.v.copy_(v)
+            weight.selection.keep_free, weight.selection.keep_owned = keep
             flags = unpack_bits(kept.to(self.device), weight.v.shape)
             owner = weight.partition.owner
             owner.copy_((owner & TASK_BITS) | flags.to(torch.uint8) * KEPT_BIT)
         self.net.heads[-1].load_state_dict(state["head"])
         for name, values in zip(self._changing, state["common"], strict=True):
             self._common(name).copy_(values)
-        if phase is not None:
-            self._make_ready(phase)
+        if state["phase"] is not None:
+            self._make_ready(state["phase"])
             self._stepper.load_state_dict(state["stepper"])
         for weight, centre in zip(self.weights, state["centre"], strict=True):
             if weight.centre is not None:
                 weight.centre.copy_(centre)
             elif centre is not None:
                 weight.centre = centre.to(self.device)
-        self.rho, self.lr = state["rho"], state["lr"]
-        self._stepper.refresh()
+        self._solver.rho, self.lr = state["rho"], state["lr"]

@@ -7,7 +7,7 @@ from math import floor
 from typing import TYPE_CHECKING
 
 from lps.errors import CapacityError, ConfigError
-from lps.methods.lps.config import TaskConfig, check_patterns, share_of
+from lps.methods.lps.config import MaskRule, TaskConfig, check_patterns, mask_rule, share_of
 from lps.partition import check_dtype, count_groups
 from lps_kernels import View, group_view
 from lps_kernels.owner import MAX_TASKS
@@ -22,11 +22,13 @@ UNITS = {"irregular": "weights", "column": "columns", "filter": "filters", "chan
 class LayerPlan:
     """Exact counts of weights or groups for one layer and one task."""
 
+    free: int  # groups with something free, before the task
+    owned: int  # groups with something owned
     keep_free: int
-    keep_owned: int
+    keep_owned: int  # an upper bound where the share of masks emerges
     view: View
     sharing_view: View
-    beta: float
+    masks: MaskRule
     spent: float  # sum of alpha over all tasks up to this one
 
 
@@ -46,7 +48,8 @@ def plan_task(net: Lifelong, config: TaskConfig) -> list[LayerPlan]:
         view = group_view(partition.shape, net.pattern)
         sharing_view = group_view(partition.shape, net.pattern if net.sharing == "structured" else "irregular")
         free, groups = partition.free(), view[1]
-        allowed = max(0, count_groups(free, view) - rounded(groups * config.reserve))
+        free_groups, owned_groups = count_groups(free, view), count_groups(~free, sharing_view)
+        allowed = max(0, free_groups - rounded(groups * config.reserve))
         if config.alpha == "rest":
             keep_free, spent = allowed, 1 - config.reserve
         else:
@@ -54,11 +57,14 @@ def plan_task(net: Lifelong, config: TaskConfig) -> list[LayerPlan]:
             keep_free = rounded(groups * spent) - rounded(groups * partition.spent)
         if keep_free > allowed:
             room.append((allowed / groups, partition.name, keep_free, allowed, groups))
-        beta = share_of("beta", config.beta, partition.name)
-        if task > 1 and 0 < beta < 1 and config.epochs[1] == 0:
-            raise ConfigError(f"beta: masks are learnt by ADMM, which has 0 epochs: expected 0 or 1, got {beta:g}")
-        keep_owned = rounded(beta * count_groups(~free, sharing_view))
-        plans.append(LayerPlan(keep_free, keep_owned, view, sharing_view, beta, spent))
+        masks = mask_rule(share_of("beta", config.beta, partition.name))
+        if task > 1 and masks.learns and config.epochs[1] == 0:
+            raise ConfigError(
+                "beta: masks are learnt in the solver's phase, which has 0 epochs: expected 0 or 1, got "
+                f"{share_of('beta', config.beta, partition.name)}"
+            )
+        keep_owned = rounded(masks.share * owned_groups)
+        plans.append(LayerPlan(free_groups, owned_groups, keep_free, keep_owned, view, sharing_view, masks, spent))
     if room:
         share, layer, asked, allowed, groups = min(room)
         unit = UNITS[net.pattern]
@@ -74,7 +80,7 @@ def plan_task(net: Lifelong, config: TaskConfig) -> list[LayerPlan]:
         if plan.keep_free == 0 and plan.keep_owned == 0:  # no signal would pass this layer
             raise CapacityError(
                 f"task {task}: layer {partition.name} would own none of its {plan.view[1]} {UNITS[net.pattern]} "
-                f"({count_groups(partition.free(), plan.view)} are free) and reuse none; raise its alpha or beta"
+                f"({plan.free} are free) and reuse none; raise its alpha or beta"
             )
     return plans
 

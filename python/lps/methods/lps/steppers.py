@@ -2,6 +2,8 @@
 
 By default the module's parameter holds the effective weight, and one fused operator steps ``v`` and rewrites it. With
 any other optimiser ``v`` is the parameter, and the effective weight is composed from it under autograd.
+
+In a straight-through phase the effective weight is that of the projection of ``v``, made anew in every step.
 """
 
 from __future__ import annotations
@@ -15,27 +17,75 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lps.errors import ConfigError
-from lps.partition import Partition
-from lps_kernels import ProximalAdam, WeightState, compose_owned, proximal_grad_
+from lps.methods.lps.config import TaskConfig
+from lps.methods.lps.plan import LayerPlan
+from lps.partition import Partition, parts
+from lps_kernels import (
+    ProximalAdam,
+    Selection,
+    StraightThroughAdam,
+    WeightState,
+    admm_update_,
+    compose_owned,
+    proximal_grad_,
+)
 from lps_kernels.ops.step import movable
+from lps_kernels.owner import free_coordinates, is_kept
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
+# How much faster masks learn than weights: a mask has to travel about as far as 1, a weight about 0.05. With the pull
+# of the paper, masks and weights share a rate.
+MASK_RATE = 10.0
+
+
 @dataclass
 class Weight:
-    """A prunable weight in training; ``centre`` exists during the ADMM phase only."""
+    """A prunable weight in training; ``centre`` exists in the phase of ADMM only."""
 
     partition: Partition
     parameter: nn.Parameter
     v: Tensor
+    plan: LayerPlan
+    selection: Selection  # of the latest and the next projection; the plan's at the end
     centre: Tensor | None = None
+
+    @property
+    def emerging(self) -> bool:
+        """Whether the share of reused weights emerges from the masks."""
+        return self.plan.masks.emerges
+
+
+@torch.no_grad()
+def project(weights: Sequence[Weight], *, fresh: bool) -> None:
+    """Project ``v`` of all weights: the kept bits and, where they exist, the centres; ``fresh`` sets the duals to 0."""
+    for emerging in (False, True):
+        some = [weight for weight in weights if weight.emerging == emerging]
+        if not some:
+            continue
+        admm_update_(
+            [weight.v for weight in some],
+            [weight.centre for weight in some if weight.centre is not None],
+            [weight.partition.owner for weight in some],
+            [weight.selection.keep_free for weight in some],
+            [weight.selection.keep_owned for weight in some],
+            [weight.selection.view for weight in some],
+            [weight.selection.sharing_view for weight in some],
+            emerging=emerging,
+            fresh=fresh,
+        )
+
+
+def masks_rate(config: TaskConfig) -> float:
+    """The learning rate of masks as a multiple of that of weights."""
+    return 1.0 if config.solver == "admm" and config.pull == "gradient" else MASK_RATE
 
 
 class Stepper(Protocol):
     """Steps the weights and the ordinary parameters (the head; in task 1, or if private, also biases and norms)."""
 
-    def start_phase(self, moves: Sequence[str]) -> None:
+    def start_phase(self, moves: Sequence[str], *, straight: bool = False) -> None:
         """Begin with new optimiser state; ``moves`` says per weight which coordinates may change."""
 
     def step(self, lr_factor: float, rho: float) -> float:
@@ -55,26 +105,43 @@ class Stepper(Protocol):
 
 
 class FusedStepper:
-    """Adam, with the masked proximal step as one operator over all layers."""
+    """Adam, with the masked step as one operator over all layers."""
 
-    def __init__(self, weights: Sequence[Weight], others: Sequence[nn.Parameter], lr: float) -> None:
-        self.weights, self.others, self.lr = weights, others, lr
+    def __init__(self, weights: Sequence[Weight], others: Sequence[nn.Parameter], config: TaskConfig) -> None:
+        self.weights, self.others, self.config, self.lr = weights, others, config, config.lr
+        self.straight = False
         self.refresh()
 
-    def start_phase(self, moves: Sequence[str]) -> None:
+    def start_phase(self, moves: Sequence[str], *, straight: bool = False) -> None:
         """Reset the moments of Adam."""
-        self.proximal = []
+        self.straight = straight
+        self.masked: list[ProximalAdam | StraightThroughAdam] = []
+        config = self.config
         for kind, weights in _by_moves(self.weights, moves).items():
-            layers = [WeightState(w.parameter, w.v, w.partition.w_bar, w.partition.owner, w.centre) for w in weights]
-            self.proximal.append(ProximalAdam(layers, self.lr, moves=kind))
+            for emerging in (False, True):
+                some = [w for w in weights if w.emerging == emerging] if straight else weights
+                layers = [
+                    WeightState(w.parameter, w.v, w.partition.w_bar, w.partition.owner, w.centre, w.selection)
+                    for w in some
+                ]
+                if straight and some:
+                    cost = config.share_cost
+                    self.masked.append(
+                        StraightThroughAdam(layers, self.lr, emerging=emerging, moves=kind, share_cost=cost)
+                    )
+                elif not straight and not emerging:
+                    self.masked.append(ProximalAdam(layers, self.lr, moves=kind, pull=config.pull))
         # As a group: there may be none of them.
         self.plain = torch.optim.Adam([{"params": self.others}], self.lr, fused=True)
 
     def step(self, lr_factor: float, rho: float) -> float:
-        """One fused call for the weights (two where some masks are fixed), one for the other parameters."""
+        """One fused call for the weights (more where some masks are fixed), one for the other parameters."""
         lr = self.lr * lr_factor
-        for adam in self.proximal:
-            adam.param_groups[0].update(lr=lr, rho=rho, tau=rho)
+        for adam in self.masked:
+            group = adam.param_groups[0]
+            group.update(lr=lr, mask_lr=lr * masks_rate(self.config))
+            if not self.straight:
+                group.update(rho=rho, tau=rho)
             adam.step()
             adam.zero_grad()
         self.plain.param_groups[0]["lr"] = lr
@@ -85,16 +152,22 @@ class FusedStepper:
     @torch.no_grad()
     def refresh(self) -> None:
         """Rewrite the effective weights."""
+        if self.straight:
+            project(self.weights, fresh=True)
         for weight in self.weights:
-            compose_owned(weight.v, weight.partition.w_bar, weight.partition.owner, out=weight.parameter)
+            partition = weight.partition
+            if self.straight:
+                _compose_kept(weight.v, partition.w_bar, partition.owner, out=weight.parameter)
+            else:
+                compose_owned(weight.v, partition.w_bar, partition.owner, out=weight.parameter)
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and step counts."""
-        return {"proximal": [adam.state_dict() for adam in self.proximal], "plain": self.plain.state_dict()}
+        return {"masked": [adam.state_dict() for adam in self.masked], "plain": self.plain.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Moments and step counts."""
-        for adam, saved in zip(self.proximal, state["proximal"], strict=True):
+        for adam, saved in zip(self.masked, state["masked"], strict=True):
             adam.load_state_dict(saved)
         self.plain.load_state_dict(state["plain"])
 
@@ -109,16 +182,45 @@ def _by_moves(weights: Sequence[Weight], moves: Sequence[str]) -> dict[str, list
     return groups
 
 
+def _compose_kept(v: Tensor, w_bar: Tensor, owner: Tensor, out: Tensor) -> None:
+    """The effective weight of the latest projection: ``v`` where free, ``w_bar`` where owned, 0 where not kept."""
+    for value, committed, owners, to in parts(v, w_bar, owner, out.detach()):
+        to.copy_(torch.where(is_kept(owners), torch.where(free_coordinates(owners), value, committed), 0))
+
+
+class _StraightThrough(torch.autograd.Function):
+    """The effective weight of the latest projection, with the gradient that ``v`` would have without it."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, w_bar: Tensor, owner: Tensor, share_cost: float) -> Tensor:
+        ctx.save_for_backward(w_bar, owner)
+        ctx.share_cost = share_cost
+        effective = torch.empty_like(v)
+        _compose_kept(v, w_bar, owner, effective)
+        return effective
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        w_bar, owner = ctx.saved_tensors
+        of_v = compose_owned(grads[0].contiguous(), w_bar, owner)
+        return torch.where(free_coordinates(owner), of_v, of_v + ctx.share_cost), None, None, None
+
+
 class _Composed(nn.Module):
     """The effective weight as a function of ``v``."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, share_cost: float) -> None:
         super().__init__()
         # In a tuple, so that the partition does not become a submodule of the backbone.
         self.partition = (partition,)
+        self.straight, self.share_cost = False, share_cost
 
     def forward(self, v: Tensor) -> Tensor:
         partition = self.partition[0]
+        if self.straight:
+            args = v, partition.w_bar, partition.owner, self.share_cost
+            effective: Tensor = _StraightThrough.apply(*args)  # type: ignore[no-untyped-call]
+            return effective
         return compose_owned(v, partition.w_bar, partition.owner)
 
 
@@ -130,23 +232,30 @@ class ComposedStepper:
         backbone: nn.Module,
         weights: Sequence[Weight],
         others: Sequence[nn.Parameter],
+        config: TaskConfig,
         factory: OptimizerFactory,
     ) -> None:
-        self.backbone, self.weights, self.others, self.factory = backbone, weights, others, factory
+        self.backbone, self.weights, self.others = backbone, weights, others
+        self.config, self.factory, self.straight = config, factory, False
+        self.composed: list[_Composed] = []
         places = {module for weight in weights for module, _ in weight.partition.places}
         self._order = {module: list(backbone.get_submodule(module)._parameters) for module in places}
         try:
             for weight in weights:
                 weight.parameter.data = weight.v  # from here on the parameter is v
                 for module, name in weight.partition.places:
-                    composed = _Composed(weight.partition)
+                    composed = _Composed(weight.partition, config.share_cost)
+                    self.composed.append(composed)
                     parametrize.register_parametrization(backbone.get_submodule(module), name, composed, unsafe=True)
         except BaseException:
             self.close()
             raise
 
-    def start_phase(self, moves: Sequence[str]) -> None:
+    def start_phase(self, moves: Sequence[str], *, straight: bool = False) -> None:
         """A new optimiser, and a copy of the values that it must not change."""
+        self.straight = straight
+        for composed in self.composed:
+            composed.straight = straight
         self.groups = _by_moves(self.weights, moves)
         self.optimizer = self.factory([*(weight.parameter for weight in self.weights), *self.others])
         if isinstance(self.optimizer, torch.optim.LBFGS):
@@ -157,28 +266,41 @@ class ComposedStepper:
 
     @torch.no_grad()
     def step(self, lr_factor: float, rho: float) -> float:
-        """Add the proximal pull to the gradients, step, and restore frozen coordinates (weight decay moves them)."""
+        """Add the pull to the gradients, step, pull by a proximal step, and restore frozen coordinates (weight decay
+        moves them). What an optimiser moves masks by counts ``masks_rate`` times: they share a tensor with weights.
+        """
+        pull = rho if self.config.pull == "gradient" else 0.0
         for kind, weights in self.groups.items():
             trained = [weight for weight in weights if weight.parameter.grad is not None]
             proximal_grad_(
                 [weight.parameter.grad for weight in trained if weight.parameter.grad is not None],
                 [weight.v for weight in trained],
-                [weight.centre for weight in trained if weight.centre is not None] if rho else [],
+                [weight.centre for weight in trained if weight.centre is not None] if pull else [],
                 [weight.partition.owner for weight in trained],
                 moves=kind,
-                rho=rho,
-                tau=rho,
+                rho=pull,
+                tau=pull,
             )
         for group, lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = lr * lr_factor
+        rate = masks_rate(self.config)
+        before = [weight.v.clone() if rate != 1 else weight.v for weight in self.weights]
         self.optimizer.step()
         self.optimizer.zero_grad()
-        for weight, frozen, values in zip(self.weights, self.frozen, self.values, strict=True):
-            weight.v.copy_(torch.where(frozen, values, weight.v))
+        for weight, old, frozen, values in zip(self.weights, before, self.frozen, self.values, strict=True):
+            moved = weight.v
+            if rate != 1:
+                moved = torch.where(weight.partition.free(), moved, old + rate * (moved - old))
+            if rho and not pull and weight.centre is not None:
+                moved = (moved + rho * weight.centre) / (1 + rho)
+            weight.v.copy_(torch.where(frozen, values, moved))
+        self.refresh()
         return float(self.optimizer.param_groups[0]["lr"])
 
     def refresh(self) -> None:
-        """Nothing to do: the effective weight is computed from ``v`` whenever it is used."""
+        """Project anew if the phase is a straight-through one; the effective weight follows when it is used."""
+        if self.straight:
+            project(self.weights, fresh=True)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the user's optimiser."""
