@@ -17,16 +17,15 @@ from time import perf_counter
 from typing import Any, Literal
 
 import torch
-from lps import Arrays, Lifelong, LPSConfig, load
+from lps import Lifelong, LPSConfig, load
 from lps.data import stream
 from lps.models import create
 from lps.task import Task
-from torch import Tensor
 
 TASKS = 4
 NETWORK, FEATURES = "cifar-net", 512
-FIRST = LPSConfig(alpha=0.5, epochs=(4, 12, 4), schedule="cosine", rho=1e-4)
-LATER = LPSConfig(alpha=0.1, epochs=(10, 30, 10), schedule="cosine")
+FIRST = LPSConfig(alpha=0.5, epochs=(4, 12, 4), schedule="cosine", rho=1e-4, channels_last=True)
+LATER = LPSConfig(alpha=0.1, epochs=(10, 30, 10), schedule="cosine", channels_last=True)
 PACKNET = "packnet"
 ROWS = {
     PACKNET: replace(LATER, beta=1.0, epochs=(30, 0, 20)),
@@ -49,7 +48,7 @@ def print_solvers(data_dir: Path, names: Sequence[str], seeds: Sequence[int], ou
     """Run what is missing, print every row beside PackNet; returns whether all bounds hold."""
     precision: Precision = "bf16" if _has_bf16() else "fp32"
     print(f"{_processor()}, {torch.get_num_threads()} threads, {precision} training steps", flush=True)
-    tasks = list(map(_channels_last, stream("split-cifar", data_dir=data_dir, tasks=TASKS, seed=0, download=False)))
+    tasks = list(stream("split-cifar", data_dir=data_dir, tasks=TASKS, seed=0, download=False))
     output.mkdir(parents=True, exist_ok=True)
     first = _first_task(tasks[0], output / "task1.lps", precision)
     results: list[Result] = []
@@ -64,20 +63,6 @@ def print_solvers(data_dir: Path, names: Sequence[str], seeds: Sequence[int], ou
     print()
     hold = [_summary(results, name, seeds) for name in names]
     return all(hold)
-
-
-def _channels_last(task: Task) -> Task:
-    """Images in the memory format in which convolutions are faster."""
-
-    def changed(data: Arrays) -> Arrays:
-        def transform(inputs: Tensor) -> Tensor:
-            images: Tensor = data.transform(inputs) if data.transform is not None else inputs
-            return images.contiguous(memory_format=torch.channels_last)
-
-        return Arrays(data.inputs, data.labels, transform)
-
-    parts = {name: getattr(task, name) for name in ("train", "validation", "test")}
-    return replace(task, **{name: changed(data) for name, data in parts.items() if isinstance(data, Arrays)})
 
 
 def _has_bf16() -> bool:
