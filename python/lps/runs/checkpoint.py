@@ -25,7 +25,7 @@ from lps.artifact.atomic import write_atomically
 from lps.errors import ConfigError, FileFormatError, LPSError
 
 FORMAT = "learn-prune-share state"
-VERSION = 1
+VERSION = 2  # 1 had no counts of the solver
 
 State = dict[str, Any]
 

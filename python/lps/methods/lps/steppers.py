@@ -8,7 +8,7 @@ In a straight-through phase the effective weight is that of the projection of ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,13 +57,18 @@ class Weight:
         return self.plan.masks.emerges
 
 
+def _by_emerging(weights: Sequence[Weight]) -> Iterator[tuple[bool, list[Weight]]]:
+    """The weights with a fixed share of masks and those whose share emerges, each where there are any."""
+    for emerging in (False, True):
+        some = [weight for weight in weights if weight.emerging == emerging]
+        if some:
+            yield emerging, some
+
+
 @torch.no_grad()
 def project(weights: Sequence[Weight], *, fresh: bool) -> None:
     """Project ``v`` of all weights: the kept bits and, where they exist, the centres; ``fresh`` sets the duals to 0."""
-    for emerging in (False, True):
-        some = [weight for weight in weights if weight.emerging == emerging]
-        if not some:
-            continue
+    for emerging, some in _by_emerging(weights):
         admm_update_(
             [weight.v for weight in some],
             [weight.centre for weight in some if weight.centre is not None],
@@ -75,6 +80,11 @@ def project(weights: Sequence[Weight], *, fresh: bool) -> None:
             emerging=emerging,
             fresh=fresh,
         )
+
+
+def _states(weights: Sequence[Weight]) -> list[WeightState]:
+    """The weights as the fused optimisers take them."""
+    return [WeightState(w.parameter, w.v, w.partition.w_bar, w.partition.owner, w.centre, w.selection) for w in weights]
 
 
 def masks_rate(config: TaskConfig) -> float:
@@ -118,19 +128,13 @@ class FusedStepper:
         self.masked: list[ProximalAdam | StraightThroughAdam] = []
         config = self.config
         for kind, weights in _by_moves(self.weights, moves).items():
-            for emerging in (False, True):
-                some = [w for w in weights if w.emerging == emerging] if straight else weights
-                layers = [
-                    WeightState(w.parameter, w.v, w.partition.w_bar, w.partition.owner, w.centre, w.selection)
-                    for w in some
-                ]
-                if straight and some:
+            if straight:
+                for emerging, some in _by_emerging(weights):
                     cost = config.share_cost
-                    self.masked.append(
-                        StraightThroughAdam(layers, self.lr, emerging=emerging, moves=kind, share_cost=cost)
-                    )
-                elif not straight and not emerging:
-                    self.masked.append(ProximalAdam(layers, self.lr, moves=kind, pull=config.pull))
+                    adam = StraightThroughAdam(_states(some), self.lr, emerging=emerging, moves=kind, share_cost=cost)
+                    self.masked.append(adam)
+            else:
+                self.masked.append(ProximalAdam(_states(weights), self.lr, moves=kind, pull=config.pull))
         # As a group: there may be none of them.
         self.plain = torch.optim.Adam([{"params": self.others}], self.lr, fused=True)
 
