@@ -20,6 +20,7 @@ import torch
 from lps import Lifelong, LPSConfig, load
 from lps.data import stream
 from lps.models import create
+from lps.runs.metrics import capacity, density
 from lps.task import Task
 
 TASKS = 4
@@ -110,12 +111,8 @@ def run_row(
 
 def _share(net: Lifelong) -> float:
     """Share of the earlier tasks' weights that the latest task reuses."""
-    task, used, owned = len(net.learnt), 0, 0
-    for partition, _ in net.prunable():
-        earlier = sum(partition.owned_by(number) for number in range(1, task))
-        used += int(torch.stack([partition.mask(task) >> bit & 1 for bit in range(8)]).sum())
-        owned += earlier
-    return used / owned
+    *earlier, own = capacity(net)
+    return (density(net)[-1] - own) / sum(earlier)
 
 
 def _find(results: Sequence[Result], name: str, seed: int) -> Result | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -41,7 +42,7 @@ class WeightState:
     selection: Selection | None = None
 
 
-class MaskedAdam(torch.optim.Optimizer):
+class MaskedAdam(torch.optim.Optimizer, ABC):
     """What the two fused optimisers share: Adam on ``v`` from the gradient of the effective weight, which the step
     rewrites in the same pass.
 
@@ -144,10 +145,11 @@ class MaskedAdam(torch.optim.Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(layer.v, memory_format=torch.contiguous_format)
         return state
 
+    @abstractmethod
     def _step_layers(
         self, layers: list[WeightState], step: int, group: dict[str, Any], device_step: Tensor | None = None
     ) -> None:
-        raise NotImplementedError
+        """One fused call for layers that have taken the same number of steps."""
 
     def _numbers(self, step: int, group: dict[str, Any], device_step: Tensor | None) -> dict[str, Any]:
         """The arguments that every fused step takes."""

@@ -287,7 +287,7 @@ class ComposedStepper:
             )
         for group, lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = lr * lr_factor
-        rate = masks_rate(self.config)
+        rate = masks_rate(self.config) if "all" in self.groups else 1.0  # elsewhere no mask moves
         before = [weight.v.clone() if rate != 1 else weight.v for weight in self.weights]
         self.optimizer.step()
         self.optimizer.zero_grad()
