@@ -31,3 +31,10 @@ class FileFormatError(LPSError, ValueError):
 
 class StoppedError(LPSError):
     """Learning was asked to stop; with a checkpoint, the state of the task is saved."""
+
+
+def in_a_sentence(text: object) -> str:
+    """A message on one line of at most 400 characters, whatever a file has put into it."""
+    line = str(text)
+    line = line if line.isprintable() else ascii(line)[1:-1]
+    return line if len(line) <= 400 else f"{line[:200]} ... {line[-196:]}"

@@ -40,21 +40,35 @@ def _main(arguments: list[str]) -> int:
     parser.add_argument(
         "--precision", choices=PRECISIONS, default="fp32", help="bf16 is shown beside the recorded ones, not compared"
     )
+    parser.add_argument(
+        "--salvage", action="store_true", help="of a damaged file, evaluate the tasks that the damage does not reach"
+    )
     options = parser.parse_args(arguments)
     device = use_device(options.device, options.threads)
-    net = load(options.file).to(device)
+    net = load(options.file, salvage=options.salvage).to(device)
+    digests = ["damaged" if task.damage else "ok" for task in net.learnt]
+    problems = [
+        f"task {number} ({task.name}) is lost: {task.damage}; look for a whole copy of {options.file}"
+        for number, task in enumerate(net.learnt, 1)
+        if task.damage
+    ]
     if net.metadata.stream is None:
-        print(columns([("task", "digest"), *((task.name, "ok") for task in net.learnt)]))
-        print(f"\n{options.file} does not name its data: the digests are right, accuracies were not measured")
-        return 0
-    checks = list(check_accuracies(net, options.file, options.data_dir, options.download, options.precision))
-    rows = [(check.name, percent(check.recorded), percent(check.now), "ok") for check in checks]
-    print(columns([("task", "recorded", "now", "digest"), *rows]))
-    wrong = [check.name for check in checks if check.differs and options.precision == "fp32"]
-    if wrong:
-        sentence = f"{', '.join(wrong)}: accuracy differs from the recorded one by more than rounding; check the data"
+        print(columns([("task", "digest"), *((task.name, digest) for task, digest in zip(net.learnt, digests))]))
+        print(f"\n{options.file} does not name its data: digests were checked, accuracies were not measured")
+    else:
+        checks = list(check_accuracies(net, options.file, options.data_dir, options.download, options.precision))
+        rows = [
+            (check.name, percent(check.recorded), percent(check.now), digest)
+            for check, digest in zip(checks, digests, strict=True)
+        ]
+        print(columns([("task", "recorded", "now", "digest"), *rows]))
+        wrong = [check.name for check in checks if check.differs and options.precision == "fp32"]
+        if wrong:
+            names = ", ".join(wrong)
+            problems.append(f"{names}: accuracy differs from the recorded one by more than rounding; check the data")
+    for sentence in problems:
         print(f"{PROG}: {sentence}", file=sys.stderr)
-    return FAILED if wrong else 0
+    return FAILED if problems else 0
 
 
 if __name__ == "__main__":

@@ -158,6 +158,7 @@ class Lifelong(nn.Module):
 
         Unless the draft is committed by the end of the block, the network is restored to its state before the block.
         """
+        self.refuse_damaged()
         before = self._switch.begin_learning(len(self.learnt) + 1)
         draft = None
         try:
@@ -188,6 +189,7 @@ class Lifelong(nn.Module):
         for task, places in rows.items():
             with ServedTask(self.prunable(), task, self._replaced(task)):
                 features = self.backbone(x[places])
+            self.check_features(features)
             logits.append(self.heads[task - 1](features))
         return scatter_logits(logits, list(rows.values())) if rows else x.new_empty((0, 0))
 
@@ -198,13 +200,33 @@ class Lifelong(nn.Module):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _classify(self, features: Tensor, task: int | None) -> Tensor:
         """Logits from the head of a task, by default the active one; never compiled, as it changes per task."""
+        self.check_features(features)
         logits: Tensor = self.heads[(task or self.active) - 1](features)
         return logits
 
+    def check_features(self, features: Tensor) -> None:
+        """Refuse what a backbone gives if it is not ``features`` numbers per example."""
+        if features.dim() != 2 or features.shape[1] != self.features:
+            expected = f"a backbone that gives [examples, {self.features}]"
+            raise ConfigError(f"Lifelong: features: expected {expected}, got {list(features.shape)}")
+
     def check_task(self, task: int) -> None:
-        """Refuse a task that has not been learnt."""
+        """Refuse a task that has not been learnt, or was lost with a damaged file."""
         if not 1 <= task <= len(self.learnt):
             raise ConfigError(f"Lifelong: task: expected 1 to {len(self.learnt)}, got {task}")
+        self._refuse_damage(task)
+
+    def refuse_damaged(self) -> None:
+        """Refuse a network that was salvaged from a damaged file and has lost tasks."""
+        for task in range(1, len(self.learnt) + 1):
+            self._refuse_damage(task)
+
+    def _refuse_damage(self, task: int) -> None:
+        learnt = self.learnt[task - 1]
+        if learnt.damage:
+            raise ConfigError(
+                f"Lifelong: task {task} ({learnt.name}) could not be salvaged: {learnt.damage}; load a whole copy of it"
+            )
 
     def prunable(self) -> Iterator[tuple[Partition, nn.Parameter]]:
         """Every partition with the backbone's parameter that it splits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Annotated, Any
 
 import msgspec
@@ -10,7 +11,11 @@ from msgspec import Meta
 
 from lps.errors import ConfigError, FileFormatError
 
-Size = Annotated[int, Meta(ge=1, lt=2**31)]
+# Numbers in one example that a file may speak of: commands make random inputs of that shape. Larger ones can be given
+# with --input-shape.
+MOST_NUMBERS = 2**24
+
+Size = Annotated[int, Meta(ge=1, le=MOST_NUMBERS)]
 Count = Annotated[int, Meta(ge=1)]
 Accuracy = Annotated[float, Meta(ge=0, le=1)]
 
@@ -45,11 +50,16 @@ class Metadata:
     file was written; ``user`` is free for anything that JSON can hold.
     """
 
-    input_shape: list[Size] | None = None
+    input_shape: Annotated[list[Size], Meta(max_length=16)] | None = None
     stream: Source | None = None
     accuracy: list[Accuracy] | None = None
     from_task: Origin | None = None
     user: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse examples of more numbers than memory should be taken for on a file's word."""
+        if self.input_shape is not None and prod(self.input_shape) > MOST_NUMBERS:
+            raise ConfigError(f"input_shape: expected at most {MOST_NUMBERS:,} numbers, got {self.input_shape}")
 
     def to_json(self) -> dict[str, Any]:
         """The metadata as plain values, without unknown fields."""

@@ -27,10 +27,19 @@ PRUNABLE: dict[type[nn.Module], tuple[str, ...]] = {
 # Elementwise work on a weight is done in parts of this many coordinates, so that its temporaries stay small.
 PART = 1 << 20
 
+MOST_EXCLUDED = 1000  # patterns, and characters of one: each is compared with the name of every layer
+
 
 def parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The same part of each of these contiguous tensors of one shape, part after part, as flat views."""
     return zip(*(torch.split(tensor.view(-1), PART) for tensor in tensors), strict=True)
+
+
+def is_sound(tensor: Tensor, *, infinite: bool = False) -> bool:
+    """Whether a contiguous tensor holds no NaN and, unless ``infinite``, no infinity."""
+    if not tensor.is_floating_point():
+        return True
+    return not any((part.isnan() if infinite else ~part.isfinite()).any() for (part,) in parts(tensor))
 
 
 class PartitionState(NamedTuple):
@@ -58,7 +67,8 @@ class Partition(nn.Module):
         self.places = tuple(places)  # (module, attribute) wherever the weight is used: more than one if it is tied
         self.spent = 0.0  # sum of the tasks' alpha, for cumulative rounding
         # Fresh weights are drawn with the standard deviation of the backbone's own initialisation.
-        self.init_std = float(weight.detach().double().std(correction=0)) if weight.numel() else 0.0
+        known = weight.numel() and not weight.is_meta
+        self.init_std = float(weight.detach().double().std(correction=0)) if known else 0.0
         self.tasks = 0
         self.register_buffer("owner", torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device))
         self.register_buffer("w_bar", torch.zeros_like(weight, memory_format=torch.contiguous_format))
@@ -165,6 +175,8 @@ def find_partitions(backbone: nn.Module, exclude: Sequence[str]) -> Iterator[Par
                 if any(attribute in group for group in attributes):
                     prunable.add(names[id(parameter)])
     places = {name: uses for name, uses in places.items() if name in prunable}
+    if len(exclude) > MOST_EXCLUDED or any(len(pattern) > MOST_EXCLUDED for pattern in exclude):
+        raise ConfigError(f"Lifelong: exclude: expected at most {MOST_EXCLUDED} patterns of as many characters")
     for pattern in exclude:
         if not any(fnmatchcase(name, pattern) for name in places):
             raise ConfigError(

@@ -9,10 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
+from msgspec import Meta
 
 _KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -43,11 +45,12 @@ def size_of(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def read_bytes(path: str | Path, most: int) -> bytes:
-    """All bytes of a regular file that has at most this many."""
+def read_bytes(path: str | Path, most: int | None = None) -> bytes:
+    """All bytes of a regular file, which has at most this many."""
     with open_regular(path) as file:
-        data = file.read(min(size_of(file), most) + 1)  # one more than there should be, should it be growing
-    if len(data) > most:
+        size = size_of(file)
+        data = file.read(size if most is None else min(size, most) + 1)
+    if most is not None and len(data) > most:
         raise OSError(errno.EFBIG, f"expected at most {most:,} bytes, got more", str(path))
     return data
 
@@ -58,3 +61,37 @@ def parse_json(text: str | bytes) -> Any:
         return msgspec.json.decode(text)
     except RecursionError:
         raise ValueError("too many nested brackets") from None
+
+
+_DTYPES = ("BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64")
+MOST_HEADER = 2**26  # bytes; 127 tasks of a network of 100 layers need 2**24
+
+
+class _Tensor(msgspec.Struct):
+    """A tensor in the header of a safetensors file; its offsets are the library's to check."""
+
+    dtype: str
+    shape: Annotated[list[Annotated[int, Meta(ge=0, lt=2**62)]], Meta(max_length=32)]
+
+
+def safetensors_header(file: BinaryIO, size: int) -> dict[str, str]:
+    """The metadata of a safetensors file of ``size`` bytes; a ValueError says what keeps it from being read.
+
+    The library checks that the tensors fill the file exactly. This checks what the library, or torch, would fail on
+    with an error of its own: the length of the header, types that torch lacks, shapes whose product overflows.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > min(size - 8, MOST_HEADER):
+        raise ValueError(f"expected a header of at most {max(0, min(size - 8, MOST_HEADER)):,} bytes, got {length:,}")
+    try:
+        entries = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
+        metadata = entries.pop("__metadata__", msgspec.Raw(b"{}"))
+        for name, entry in entries.items():
+            tensor = msgspec.json.decode(entry, type=_Tensor)
+            if tensor.dtype not in _DTYPES:
+                raise ValueError(f"tensor {name}: expected one of {', '.join(_DTYPES)}, got {tensor.dtype}")
+            if prod(max(1, number) for number in tensor.shape) >= 2**62:
+                raise ValueError(f"tensor {name}: expected fewer than 2^62 numbers, got shape {tensor.shape}")
+        return msgspec.json.decode(metadata, type=dict[str, str])
+    except RecursionError:
+        raise ValueError("its header has too many nested brackets") from None

@@ -140,6 +140,7 @@ class Learnt:
     classes: int
     digest: str  # sha256 over everything the task's logits depend on, computed when it was learnt
     class_names: tuple[str, ...] = ()
+    damage: str = ""  # what is wrong with it in the file that it was salvaged from
 
 
 def length(examples: TaskData) -> int:

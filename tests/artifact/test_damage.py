@@ -103,6 +103,10 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(3)}, path)
     assert refusal(path) == "not a model.lps, because it has no manifest"
     save_file({"a": torch.zeros(4).to(torch.float8_e5m2)}, path, metadata={"manifest": "{}"})
+    assert refusal(path).startswith(
+        "not a whole model file (tensor a: expected one of BOOL, U8, I8, I16, I32, I64, F16,"
+    )
+    save_file({"a": torch.zeros(4)}, path, metadata={"manifest": "{}"})
     assert refusal(path) == "not a model.lps, because its manifest does not say format learn-prune-share"
     header = b'{"a":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0")
@@ -185,7 +189,7 @@ MANIFESTS: list[tuple[Edit, str]] = [
     (setter("parts", 0, "features", value="9"), "manifest: parts[0].features: expected int, got str"),
     (setter("parts", 0, "features", value=True), "manifest: parts[0].features: expected int, got bool"),
     (setter("parts", 0, "features", value=10**400), "manifest: parts[0].features: expected int <= "),
-    (setter("parts", 0, "features", value=8), "task 1 (clouds-0): head: expected tensor weight to be float32 [3, 8], "),
+    (setter("parts", 0, "features", value=8), "manifest.features: expected 9, those of its network, got 8"),
     (setter("parts", 0, "exclude", value="a"), "manifest: parts[0].exclude: expected array, got str"),
     (setter("parts", 0, "exclude", value=[1]), "manifest: parts[0].exclude[0]: expected str, got int"),
     (setter("metadata", value=[]), "manifest: metadata: expected object, got array"),

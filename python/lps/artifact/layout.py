@@ -17,6 +17,8 @@ from torch import Tensor
 
 from lps.errors import FileFormatError
 from lps.metadata import sentence
+from lps.options import shown
+from lps.partition import MOST_EXCLUDED
 from lps_kernels.ops.bits import packed_size
 
 FORMAT = "learn-prune-share"
@@ -24,6 +26,7 @@ VERSION = 2
 METHOD = "lps"
 PART = "net"  # the one network of the method lps; other methods may have several
 CHECKSUM = "checksum"  # the tensor with the sha256 of the manifest, which holds that of every other tensor
+EVERY_TASK = "all tasks"  # whose a tensor is that is not one task's
 CODES = ("raw",)  # how the bytes of a tensor may be coded
 
 # What a tensor may be; every reader of the format has to know these.
@@ -40,8 +43,12 @@ DTYPES = (
     torch.bool,
 )
 
+MOST_METADATA = 2**20  # bytes of JSON
+MOST_ARCHITECTURE = 2**14  # bytes of JSON; two of them may stand for a layer of the network
+
 Count = Annotated[int, Meta(ge=0, lt=2**62)]
-Number = Annotated[float, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1, lt=2**62)]
+Shape = Annotated[list[Count], Meta(max_length=32)]
 
 T = TypeVar("T")
 
@@ -52,7 +59,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Shaped(Record):
     dtype: str
-    shape: list[Count]
+    shape: Shape
 
     def __str__(self) -> str:
         """As in ``float32 [2, 3]``."""
@@ -68,8 +75,8 @@ class Form(_Shaped):
 class Layer(Form):
     """A prunable weight: ``spent`` is the sum of the tasks' alpha, ``init_std`` the spread that fresh weights get."""
 
-    spent: Number
-    init_std: Number
+    spent: Annotated[float, Meta(ge=0, le=1.001)]  # above 1 by rounding alone
+    init_std: Annotated[float, Meta(ge=0, lt=1e30)]
 
 
 class Made(Record):
@@ -84,10 +91,10 @@ class Part(Record):
 
     name: str
     architecture: Made | None
-    features: Count
+    features: Positive
     pattern: str
     sharing: str
-    exclude: list[str]
+    exclude: Annotated[list[Annotated[str, Meta(max_length=MOST_EXCLUDED)]], Meta(max_length=MOST_EXCLUDED)]
     norms: str
     layers: Annotated[list[Layer], Meta(min_length=1)]
     common: list[Form]
@@ -105,7 +112,7 @@ class TaskEntry(Record):
     """One task and the part that answers it."""
 
     name: str
-    classes: Count
+    classes: Positive
     class_names: list[str]
     digest: str
     part: str
@@ -132,24 +139,45 @@ class Manifest(Record):
     tensors: dict[str, Stored]
 
 
+_NONE = msgspec.Raw(b"null")
+
+
+class _HeadingOfPart(msgspec.Struct):
+    architecture: msgspec.Raw = _NONE
+
+
 class _Heading(msgspec.Struct):
-    """What the manifests of all versions have."""
+    """What the manifests of all versions have, with the values that may be of any form left as text."""
 
     format: Any = None
     version: Any = None
+    metadata: msgspec.Raw = _NONE
+    architecture: msgspec.Raw = _NONE  # of version 1
+    parts: list[_HeadingOfPart] = []
 
 
 def version_of(text: str) -> int:
-    """The version of a manifest that this package can read."""
+    """The version of a manifest that this package can read; refuses one that would take far more memory than itself."""
     heading = decoded(text, _Heading)
     if heading.format != FORMAT:
         refuse(f"not a model.lps, because its manifest does not say format {FORMAT}")
     version = heading.version
     if type(version) is not int or version < 1:
-        refuse(f"manifest.version: expected 1 to {VERSION}, got {version!r:.60}")
+        refuse(f"manifest.version: expected 1 to {VERSION}, got {shown(repr(version))}")
     if version > VERSION:
-        refuse(f"format version {version} was written by a newer version; update the package, which reads {VERSION}")
+        refuse(
+            f"format version {shown(version)} was written by a newer version; update the package, which reads {VERSION}"
+        )
+    _check_length("metadata", heading.metadata, MOST_METADATA)
+    for made in (heading.architecture, *(part.architecture for part in heading.parts)):
+        _check_length("architecture", made, MOST_ARCHITECTURE)
     return version
+
+
+def _check_length(what: str, value: msgspec.Raw, most: int) -> None:
+    """Before it is decoded: values such as [] take up to thirty times the memory of their text."""
+    if len(bytes(value)) > most:
+        refuse(f"manifest.{what}: expected at most {most:,} bytes of JSON, got {len(bytes(value)):,}")
 
 
 def decoded(text: str, kind: type[T]) -> T:
@@ -196,7 +224,7 @@ class Names:
 def belongs_to(name: str) -> str:
     """Whose a tensor of the file is: "task 3" or "all tasks"."""
     scope = name.split("/")[1:2]
-    return f"task {scope[0]}" if scope and scope != ["all"] else "all tasks"
+    return f"task {scope[0]}" if scope and scope != ["all"] else EVERY_TASK
 
 
 def owner_form(size: int, tasks: int) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from math import prod
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,6 +15,7 @@ from lps.artifact.bits import from_planes, unpacked
 from lps.artifact.layout import (
     CHECKSUM,
     CODES,
+    EVERY_TASK,
     Manifest,
     Names,
     Part,
@@ -31,44 +33,55 @@ from lps.artifact.layout import (
 from lps.artifact.restore import add_learnt, check_fit, make_head, only_part
 from lps.artifact.version1 import upgraded
 from lps.artifact.write import checksum
-from lps.errors import ConfigError, FileFormatError, LPSError
+from lps.errors import ConfigError, FileFormatError, LPSError, in_a_sentence
 from lps.lifelong import Lifelong
 from lps.metadata import Metadata
-from lps.models import create
-from lps.partition import Partition
+from lps.models import Architecture, create
+from lps.partition import Partition, is_sound
+from lps.reading import open_regular, safetensors_header, size_of
 from lps.task import Head
-from lps_kernels import pack_bits
+from lps_kernels import pack_bits, unpack_bits
 
 Heads = Head | Mapping[int, Head]
 
 
-def load(path: str | Path, backbone: nn.Module | None = None, heads: Heads | None = None) -> Lifelong:
+def load(
+    path: str | Path, backbone: nn.Module | None = None, heads: Heads | None = None, *, salvage: bool = False
+) -> Lifelong:
     """The network that ``Lifelong.save`` wrote, in eval mode, ready to answer and to learn further tasks.
 
     The file names its network if that is one of ``lps.models``; any other must be given as ``backbone``, which then
     takes the weights of the file. Heads that are not a Linear layer are made by ``heads(features, classes)``, or by
     ``heads[task](features, classes)``. Everything is checked first: a file that is damaged in a single bit is refused.
+
+    With ``salvage`` a file is loaded as long as the damage is in tensors of single tasks. Tasks that would not answer
+    as they were learnt are refused when they are asked; all others answer bit for bit. Nothing more can be learnt or
+    saved then; :func:`lps.artifact.one_task.one_task` makes a network of one task that can.
     """
+    where = f"load: {in_a_sentence(path)}"
     try:
-        Path(path).open("rb").close()  # for the reasons in Python's own words
+        with open_regular(path) as header:
+            manifest_text = safetensors_header(header, size_of(header)).get("manifest", "")
         with safe_open(path, framework="pt") as file:
-            metadata, names = file.metadata(), file.keys()
-            tensors = {name: file.get_tensor(name) for name in names}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
     except OSError as error:
-        raise LPSError(f"load: {path}: could not be read: {error.strerror or error}; check the path") from error
-    except SafetensorError as error:
-        raise FileFormatError(
-            f"load: {path}: not a whole model file ({error}); copy it again from a whole one"
-        ) from None
+        raise LPSError(f"{where}: could not be read: {error.strerror or error}; check the path") from error
+    except (SafetensorError, ValueError) as error:
+        reason = in_a_sentence(error)
+        raise FileFormatError(f"{where}: not a whole model file ({reason}); copy it again from a whole one") from None
     try:
-        manifest, tensors = _checked((metadata or {}).get("manifest", ""), tensors)
-        return _restored(manifest, tensors, backbone, heads)
+        damaged: list[str] = []
+        manifest, tensors = _checked(manifest_text, tensors, damaged if salvage else None)
+        return _restored(manifest, tensors, backbone, heads, damaged if salvage else None)
     except FileFormatError as error:
-        raise FileFormatError(f"load: {path}: {error}") from None
+        raise FileFormatError(f"{where}: {in_a_sentence(error)}") from None
 
 
-def _checked(text: str, tensors: dict[str, Tensor]) -> tuple[Manifest, dict[str, Tensor]]:
-    """Manifest and tensors of an undamaged file of any version, in the form of the latest one."""
+def _checked(text: str, tensors: dict[str, Tensor], damaged: list[str] | None) -> tuple[Manifest, dict[str, Tensor]]:
+    """Manifest and tensors of an undamaged file of any version, in the form of the latest one.
+
+    If there is a list ``damaged``, damaged tensors of single tasks are added to it instead of being refused.
+    """
     if not text:
         refuse("not a model.lps, because it has no manifest")
     version = version_of(text)
@@ -84,17 +97,26 @@ def _checked(text: str, tensors: dict[str, Tensor]) -> tuple[Manifest, dict[str,
     for name, stored in manifest.tensors.items():
         if stored.code not in CODES:
             refuse(f"tensor {name}: expected the code {', '.join(CODES)}, got {stored.code!r:.60}; update the package")
-        if sha256(tensors[name]) != stored.sha256:
-            refuse(
-                f"tensor {name}, which belongs to {belongs_to(name)}, is damaged, because its sha256 is not the one in "
-                "the manifest; copy the file again from where it was saved"
-            )
+        if sha256(tensors[name]) == stored.sha256:
+            continue
+        if damaged is not None and belongs_to(name) != EVERY_TASK:
+            damaged.append(name)
+            continue
+        salvage = "" if belongs_to(name) == EVERY_TASK else ", or load the other tasks with salvage"
+        refuse(
+            f"tensor {name}, which belongs to {belongs_to(name)}, is damaged, because its sha256 is not the one in "
+            f"the manifest; copy the file again from where it was saved{salvage}"
+        )
     return manifest, tensors
 
 
 @torch.no_grad()
 def _restored(
-    manifest: Manifest, tensors: Mapping[str, Tensor], backbone: nn.Module | None, heads: Heads | None
+    manifest: Manifest,
+    tensors: Mapping[str, Tensor],
+    backbone: nn.Module | None,
+    heads: Heads | None,
+    damaged: Sequence[str] | None,
 ) -> Lifelong:
     part, tasks = only_part(manifest), manifest.tasks
     if not tasks:
@@ -110,8 +132,9 @@ def _restored(
         factory = heads.get(number) if isinstance(heads, Mapping) else heads
         made.append(make_head(number, task, net.features, like, factory, "pass a factory for it as heads="))
     names = Names(part.name)
+    _check_values(_buffers(net, made, names), tensors, damaged or ())
     for (partition, _), layer in zip(net.prunable(), part.layers, strict=True):
-        _fill(partition, owners.pop(layer.name), tensors, names, len(tasks))
+        _fill(partition, owners.pop(layer.name), tensors, names, len(tasks), damaged or ())
         partition.spent, partition.init_std = layer.spent, layer.init_std
     # A backbone that was given is untouched up to here.
     _write_common(net, tensors, names)
@@ -121,10 +144,28 @@ def _restored(
         net.heads.append(head)
         net.add_private({name: tensors[names.private(number, name)].to(like.device) for name in part.private})
     net.requires_grad_(False)
-    add_learnt(net, tasks)
+    add_learnt(net, tasks, damaged)
     net.metadata = metadata
-    net.activate(len(tasks))
+    net.activate(max(number for number, task in enumerate(net.learnt, 1) if not task.damage))
     return net.eval()
+
+
+def _check_values(buffers: Container[str], tensors: Mapping[str, Tensor], damaged: Container[str]) -> None:
+    """Refuse numbers that no task can have learnt: NaN, and infinities outside buffers, where masks may use them."""
+    for name, tensor in tensors.items():
+        if name not in damaged and not is_sound(tensor, infinite=name in buffers):
+            expected = "no NaN" if name in buffers else "finite numbers"
+            refuse(f"tensor {name}: expected {expected}, got another; go back to a file of a network that answers")
+
+
+def _buffers(net: Lifelong, heads: Sequence[nn.Module], names: Names) -> set[str]:
+    """The names in the file of all tensors that are not parameters."""
+    inside = [name for name, _ in net.backbone.named_buffers()]
+    found = {names.common(name) for name in inside}
+    for task, head in enumerate(heads, 1):
+        found |= {names.private(task, name) for name in inside}
+        found |= {names.head(task, name) for name, _ in head.named_buffers()}
+    return found
 
 
 def _read_owners(part: Part, tasks: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -140,7 +181,14 @@ def _read_owners(part: Part, tasks: int, tensors: Mapping[str, Tensor]) -> dict[
 def _make(part: Part, backbone: nn.Module | None) -> Lifelong:
     """A network without tasks whose layers and common tensors are those of the file."""
     if backbone is None:
+        # First without memory: a few bytes can name a network of many gigabytes, which is then not the file's.
+        with torch.device("meta"):
+            _wrapped(part, _create(part))
         backbone = _create(part)
+    return _wrapped(part, backbone)
+
+
+def _wrapped(part: Part, backbone: nn.Module) -> Lifelong:
     try:
         net = Lifelong(
             backbone,
@@ -161,13 +209,23 @@ def _create(part: Part) -> nn.Module:
         refuse("its network is not one that lps.models can make; make it yourself and pass it as backbone=")
     try:
         backbone = create(part.architecture.name, **part.architecture.arguments)
-    except (ValueError, TypeError, RuntimeError, MemoryError) as error:
+    except Exception as error:  # a builder of the user's, with arguments of the file
         reason = str(error).partition("\n")[0]  # torch's messages may go on with a stack
         refuse(f"its network cannot be made: {reason}; pass it as backbone=")
+    features = cast("Architecture", backbone.architecture).features
+    if features != part.features:
+        refuse(f"manifest.features: expected {features}, those of its network, got {part.features}")
     return backbone.double() if part.layers[0].dtype == "float64" else backbone
 
 
-def _fill(partition: Partition, owner: Tensor, tensors: Mapping[str, Tensor], names: Names, tasks: int) -> None:
+def _fill(
+    partition: Partition,
+    owner: Tensor,
+    tensors: Mapping[str, Tensor],
+    names: Names,
+    tasks: int,
+    damaged: Container[str],
+) -> None:
     """Spread the packed values and masks over the coordinates that they belong to."""
     layer, shape, device = partition.name, partition.shape, partition.owner.device
     partition.owner.copy_(owner.reshape(shape))
@@ -180,7 +238,9 @@ def _fill(partition: Partition, owner: Tensor, tensors: Mapping[str, Tensor], na
         reused = torch.zeros_like(own)
         if task > 1:  # task 1 has nothing to reuse
             name = names.mask(task, layer)
-            reused.masked_scatter_(earlier, unpacked(name, tensors[name], int(earlier.count_nonzero())))
+            size = int(earlier.count_nonzero())
+            bits = unpack_bits(tensors[name], [size]) if name in damaged else unpacked(name, tensors[name], size)
+            reused.masked_scatter_(earlier, bits)
         partition.add_task(pack_bits(reused).to(device))
         earlier |= own
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from lps.artifact.layout import METHOD, Manifest, Part, TaskEntry, compare, dtype_name, form, refuse
+from lps.artifact.layout import METHOD, Manifest, Part, TaskEntry, belongs_to, compare, dtype_name, form, refuse
 from lps.task import Head, Learnt
 from lps_kernels.owner import MAX_TASKS
 
@@ -63,6 +64,9 @@ def make_head(
         compare("tensor", linear, forms, where)
         # By way of the meta device, so that no values are drawn.
         return nn.Linear(features, task.classes, bias, device="meta", dtype=like.dtype).to_empty(device=like.device)
+    numbers = sum(prod(tensor.shape) for tensor in task.head.tensors)
+    if task.classes > max(features, numbers):  # before a factory takes memory for them
+        refuse(f"{where}expected at most {max(features, numbers)} classes of its tensors, got {task.classes}")
     if factory is None:
         refuse(f"{where}it is not a Linear layer, so that it cannot be made from the file alone; {advice}")
     head: nn.Module = factory(features, task.classes)
@@ -73,9 +77,27 @@ def make_head(
     return head
 
 
-def add_learnt(net: Lifelong, tasks: Sequence[TaskEntry]) -> None:
-    """Make these tasks known to a network that has all their tensors; refuse tasks that are not as they were learnt."""
+def add_learnt(net: Lifelong, tasks: Sequence[TaskEntry], damaged: Sequence[str] | None = None) -> None:
+    """Make these tasks known to a network that has all their tensors; refuse tasks that are not as they were learnt.
+
+    If damage is known (``damaged``, names of tensors), such tasks are marked instead, as long as one is left.
+    """
+    learnt = []
     for number, task in enumerate(tasks, 1):
+        damage = ""
         if net.digest(number) != task.digest:
-            refuse(f"task {number} ({task.name}) does not have the digest that was taken when it was learnt")
-    net.learnt.extend(Learnt(task.name, task.classes, task.digest, tuple(task.class_names)) for task in tasks)
+            if damaged is None:
+                refuse(f"task {number} ({task.name}) does not have the digest that was taken when it was learnt")
+            damage = _damage(number, damaged)
+        learnt.append(Learnt(task.name, task.classes, task.digest, tuple(task.class_names), damage))
+    if all(task.damage for task in learnt) and learnt:
+        refuse(f"no task is left whole: {learnt[0].damage}; copy the file again from where it was saved")
+    net.learnt.extend(learnt)
+
+
+def _damage(number: int, damaged: Sequence[str]) -> str:
+    """Why a task does not answer as it was learnt: its own tensors, or weights that it reuses."""
+    own = [name for name in damaged if belongs_to(name) == f"task {number}"]
+    names = own or damaged
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"tensor {names[0]}{more} damaged" if names else "other weights than those that were learnt"

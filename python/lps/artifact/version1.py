@@ -19,7 +19,7 @@ class OldTask(layout.Record):
     """One task, whose head is an nn.Linear."""
 
     name: str
-    classes: layout.Count
+    classes: layout.Positive
     digest: str
 
 
@@ -29,7 +29,7 @@ class OldManifest(layout.Record):
     format: str
     version: int
     written_by: str
-    features: layout.Count
+    features: layout.Positive
     pattern: str
     sharing: str
     exclude: list[str]

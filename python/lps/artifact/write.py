@@ -20,6 +20,7 @@ from lps.artifact.layout import (
     DTYPES,
     FORMAT,
     METHOD,
+    MOST_METADATA,
     PART,
     VERSION,
     Form,
@@ -37,6 +38,7 @@ from lps.artifact.layout import (
 from lps.errors import ConfigError
 from lps.models import Architecture
 from lps.partition import Partition
+from lps.reading import MOST_HEADER
 from lps_kernels import __version__, pack_bits, unpack_bits
 from lps_kernels.owner import TASK_BITS
 
@@ -52,6 +54,8 @@ def save(net: Lifelong, path: Path) -> None:
         name: Stored(dtype_name(tensor), list(tensor.shape), "raw", sha256(tensor)) for name, tensor in tensors.items()
     }
     text = to_text(describe(net, stored))
+    if 2 * len(text) > MOST_HEADER:  # escaped, and the tensors' entries of the header beside it
+        raise ConfigError(f"save: expected at most {MOST_HEADER // 2:,} bytes of names and metadata, got {len(text):,}")
     tensors[CHECKSUM] = checksum(text)
     # As bytes in memory and not straight to disk: Python's own writing tells a full disk from a missing directory.
     write_atomically(path, to_safetensors(tensors, metadata={"manifest": text}))
@@ -77,6 +81,8 @@ def describe(net: Lifelong, stored: dict[str, Stored] | None = None) -> Manifest
         for task, head in zip(net.learnt, net.heads, strict=False)  # a task in learning has a head already
     ]
     metadata = net.metadata.to_json()
+    if len(msgspec.json.encode(metadata)) > MOST_METADATA:
+        raise ConfigError(f"save: metadata: expected at most {MOST_METADATA:,} bytes of JSON, got more; shorten user")
     return Manifest(FORMAT, VERSION, __version__, METHOD, [part], tasks, metadata, stored or {})
 
 
@@ -115,6 +121,7 @@ def _head(head: nn.Module, part: Part, classes: int) -> HeadEntry:
 
 def _check(net: Lifelong) -> None:
     """Refuse to write what could not be read again."""
+    net.refuse_damaged()
     if not net.learnt:
         raise ConfigError("save: nothing to save, because no task has been learnt; call learn first")
     if net.learning:

@@ -11,21 +11,25 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
+import msgspec
 import torch
+from msgspec import Meta
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from lps.errors import ConfigError, DataError, DivergedError, StoppedError
+from lps.errors import ConfigError, DataError, DivergedError, FileFormatError, StoppedError, in_a_sentence
 from lps.methods.schedule import learning_rate
 from lps.options import shown
-from lps.runs.checkpoint import Checkpoint
+from lps.runs.checkpoint import Checkpoint, number_of, restored
 from lps.runs.events import Listener, Resumed, Row, TaskReport
 from lps.task import Arrays, Task, TaskData, batches, is_foreign, length, steps_per_epoch
 
 # Reading the loss waits for the device, so it is checked once per this many steps.
 LOSS_CHECK_STEPS = 50
+
+Count = Annotated[int, Meta(ge=0, lt=2**62)]
 
 
 class Phase(NamedTuple):
@@ -96,12 +100,12 @@ class Learner(Protocol):
 class Position:
     """How far learning has come."""
 
-    phase: int = 0  # index of the phase
+    phase: Count = 0  # index of the phase
     begun: bool = False  # whether begin_phase was called for it
-    epoch: int = 0  # complete epochs of the phase
-    batch: int = 0  # batches of the epoch under way
-    step: int = 0  # steps of the phase
-    total: int = 0  # steps of the task
+    epoch: Count = 0  # complete epochs of the phase
+    batch: Count = 0  # batches of the epoch under way
+    step: Count = 0  # steps of the phase
+    total: Count = 0  # steps of the task
 
 
 class Fit:
@@ -277,23 +281,44 @@ class Fit:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that :meth:`state_dict` returned for the same task and configuration."""
+        number_of(state)
         check_same(state["belongs_to"], self.belongs_to)
-        self.position = Position(**state["position"])
-        self.shuffle.set_state(state["epoch_start"])
-        self._epoch_start = state["epoch_start"]
-        self._losses, self._seen = state["losses"].to(self.learner.device), state["seen"]
-        self._before, self._rows = state["seconds"], state["rows"]
-        self.report = TaskReport(**state["report"])
-        self.input_shape = state["input_shape"]
+        try:
+            self._restore(state)
+        # Whatever a file that was not written by us can bring about.
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+            raise FileFormatError(
+                f"resume: the state does not fit the task: {in_a_sentence(error)}; delete it to learn the task from "
+                "its start"
+            ) from None
         phases = self.learner.phases
         place = phases[min(self.position.phase, len(phases) - 1)]
+        epoch = min(self.position.epoch + 1, max(1, place.epochs))
+        self.listener.resumed(Resumed(place.name, epoch, self.position.total, self._rows, self.foreign))
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.position = self._checked_position(msgspec.convert(state["position"], Position))
+        self.shuffle.set_state(state["epoch_start"])
+        self._epoch_start = state["epoch_start"]
+        self._losses = restored("losses", state["losses"], self._losses.cpu()).to(self.learner.device)
+        self._seen, self._rows = (msgspec.convert(state[name], Count) for name in ("seen", "rows"))
+        self._before = msgspec.convert(state["seconds"], Annotated[float, Meta(ge=0, lt=1e12)])
+        self.report = msgspec.convert(state["report"], TaskReport)
+        self.input_shape = msgspec.convert(state["input_shape"], list[Count])
         self.learner.load_state_dict(state["learner"])
         generators = state["generators"]
         torch.set_rng_state(generators[0])
         for device, generator in enumerate(generators[1 : 1 + torch.cuda.device_count()]):
             torch.cuda.set_rng_state(generator, device)
-        epoch = min(self.position.epoch + 1, max(1, place.epochs))
-        self.listener.resumed(Resumed(place.name, epoch, self.position.total, self._rows, self.foreign))
+
+    def _checked_position(self, position: Position) -> Position:
+        """A place that this task has."""
+        epochs = [phase.epochs for phase in self.learner.phases]
+        most = epochs[position.phase] if position.phase < len(epochs) else 0
+        within = position.epoch <= most and position.batch <= self.steps and position.phase <= len(epochs)
+        if not within or position.step != position.epoch * self.steps + position.batch:
+            raise ValueError(f"expected a place within {epochs} epochs of {self.steps} steps, got {position}")
+        return position
 
 
 def check_same(saved: dict[str, Any], wanted: dict[str, Any]) -> None:

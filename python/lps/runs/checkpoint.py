@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from contextlib import suppress
+from io import BytesIO
 from math import isfinite
 from pathlib import Path
 from time import monotonic
@@ -22,7 +23,8 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from lps.artifact.atomic import write_atomically
-from lps.errors import ConfigError, FileFormatError, LPSError
+from lps.errors import ConfigError, FileFormatError, LPSError, in_a_sentence
+from lps.reading import read_bytes, safetensors_header
 
 FORMAT = "learn-prune-share state"
 VERSION = 2  # 1 had no counts of the solver
@@ -73,9 +75,10 @@ class Checkpoint:
         problem: FileFormatError | None = None
         for path in reversed(self._files()):
             try:
-                return decode(path.read_bytes())
-            except FileFormatError as error:
-                problem = problem or FileFormatError(f"{path}: {error}; delete it to learn the task from its start")
+                return decode(read_bytes(path))
+            except (FileFormatError, OSError) as error:
+                reason = in_a_sentence((isinstance(error, OSError) and error.strerror) or error)
+                problem = problem or FileFormatError(f"{path}: {reason}; delete it to learn the task from its start")
         if problem is not None:
             raise problem
         return None
@@ -113,12 +116,10 @@ def encode(state: State) -> bytes:
 def decode(content: bytes) -> State:
     """The state from the bytes that :func:`encode` returned; anything else is refused."""
     try:
+        metadata = safetensors_header(BytesIO(content), len(content))
         tensors = from_safetensors(content)
-        size = int.from_bytes(content[:8], "little")
-        metadata = json.loads(content[8 : 8 + size])["__metadata__"]
-        manifest = metadata["manifest"]
-        digest = metadata[_DIGEST]
-        values = json.loads(manifest)
+        manifest, digest = metadata["manifest"], metadata[_DIGEST]
+        values = json.loads(manifest)  # with NaN, which figures of a report may be
         if (values["format"], values["version"]) != (FORMAT, VERSION):
             raise FileFormatError(f"expected {FORMAT}, version {VERSION}, got {values['format']}, {values['version']}")
         names = [f"{index:06d}" for index in range(len(tensors))]
@@ -128,9 +129,26 @@ def decode(content: bytes) -> State:
         state: State = _restored(values["state"], ordered)
     except FileFormatError:
         raise
-    except (SafetensorError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, IndexError, RecursionError, RuntimeError) as error:
         raise FileFormatError(f"is not a whole state file ({error})") from None
     return state
+
+
+def number_of(state: State) -> int:
+    """The number of the task that a state belongs to."""
+    owner = state.get("belongs_to") if isinstance(state, dict) else None
+    number = owner.get("number") if isinstance(owner, dict) else None
+    if type(number) is not int:
+        raise FileFormatError("resume: the state does not say which task it belongs to; delete it")
+    return number
+
+
+def restored(where: str, values: object, like: Tensor) -> Tensor:
+    """The values that a state holds for a tensor; those of another tensor are refused."""
+    if not isinstance(values, Tensor) or (values.shape, values.dtype) != (like.shape, like.dtype):
+        got = f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        raise FileFormatError(f"{where}: expected {like.dtype} {list(like.shape)}, got {got}")
+    return values
 
 
 def _digest(manifest: str, tensors: Iterable[Tensor]) -> str:

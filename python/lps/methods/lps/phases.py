@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lps.draft import Draft
-from lps.errors import ConfigError
+from lps.errors import FileFormatError
 from lps.methods.fit import Fit, Phase
 from lps.methods.lps.admm import ADMM
 from lps.methods.lps.config import TaskConfig
@@ -17,7 +17,8 @@ from lps.methods.lps.plan import LayerPlan
 from lps.methods.lps.shares import density, reused
 from lps.methods.lps.steppers import ComposedStepper, FusedStepper, OptimizerFactory, Stepper, Weight, project
 from lps.methods.lps.straight_through import StraightThrough
-from lps.partition import Partition, parts
+from lps.partition import Partition, is_sound, parts
+from lps.runs.checkpoint import restored
 from lps.task import Task, steps_per_epoch
 from lps_kernels import Selection, pack_bits, unpack_bits
 from lps_kernels.owner import KEPT_BIT, TASK_BITS, free_coordinates, is_kept
@@ -150,11 +151,7 @@ class PhasedLearner:
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits of the task being learnt."""
         features = self.net.backbone(inputs)
-        if features.shape != (len(inputs), self.net.features):
-            raise ConfigError(
-                f"Lifelong: features: expected a backbone that gives [{len(inputs)}, {self.net.features}], "
-                f"got {list(features.shape)}"
-            )
+        self.net.check_features(features)
         logits: Tensor = self.net.heads[-1](features)
         return logits
 
@@ -194,11 +191,14 @@ class PhasedLearner:
         self._stepper.close()
 
     def check_weights(self, fit: Fit) -> None:
-        """Refuse infinite or NaN weights: the loss cannot show what the last step did."""
-        tensors = [*(weight.v for weight in self.weights), *self.net.heads[-1].parameters()]
-        tensors += [tensor for _, tensor in self.net.common_tensors() if tensor.is_floating_point()]
-        if not all(part.isfinite().all() for tensor in tensors for (part,) in parts(tensor.detach().contiguous())):
-            raise fit.diverged("a weight became infinite or NaN", FINAL, self.config.epochs[2])
+        """Refuse infinite or NaN weights: the loss cannot show what the last step did. Buffers may hold infinities."""
+        tensors = [*(weight.v for weight in self.weights), *self.net.heads[-1].state_dict(keep_vars=True).values()]
+        tensors += [tensor for _, tensor in self.net.common_tensors()]
+        own = {id(weight.v) for weight in self.weights}
+        for tensor in tensors:
+            infinite = not isinstance(tensor, nn.Parameter) and id(tensor) not in own
+            if not is_sound(tensor.detach().contiguous(), infinite=infinite):
+                raise fit.diverged("a weight became infinite or NaN", FINAL, self.config.epochs[2])
 
     def _common(self, name: str) -> Tensor:
         """The backbone's tensor of this name as it is now: a module may put another in a buffer's place."""
@@ -224,20 +224,21 @@ class PhasedLearner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state of this task."""
         for weight, v, kept, keep in zip(self.weights, state["v"], state["kept"], state["keep"], strict=True):
-            weight.v.copy_(v)
-            weight.selection.keep_free, weight.selection.keep_owned = keep
+            weight.v.copy_(restored(f"v of {weight.partition.name}", v, weight.v))
+            weight.selection.keep_free, weight.selection.keep_owned = map(int, keep)
             flags = unpack_bits(kept.to(self.device), weight.v.shape)
             owner = weight.partition.owner
             owner.copy_((owner & TASK_BITS) | flags.to(torch.uint8) * KEPT_BIT)
         self.net.heads[-1].load_state_dict(state["head"])
         for name, values in zip(self._changing, state["common"], strict=True):
-            self._common(name).copy_(values)
+            self._common(name).copy_(restored(name, values, self._common(name)))
         if state["phase"] is not None:
             self._make_ready(state["phase"])
             self._stepper.load_state_dict(state["stepper"])
         for weight, centre in zip(self.weights, state["centre"], strict=True):
-            if weight.centre is not None:
-                weight.centre.copy_(centre)
-            elif centre is not None:
-                weight.centre = centre.to(self.device)
-        self._solver.rho, self.lr = state["rho"], state["lr"]
+            if centre is not None:  # made by the phase, or still there from the one before
+                known = restored(f"centre of {weight.partition.name}", centre, weight.v)
+                weight.centre = known.to(self.device).clone()
+            elif weight.centre is not None:
+                raise FileFormatError(f"centre of {weight.partition.name}: expected one, got none")
+        self._solver.rho, self.lr = float(state["rho"]), float(state["lr"])

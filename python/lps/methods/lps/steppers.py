@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from lps.errors import ConfigError
+from lps.errors import ConfigError, FileFormatError
 from lps.methods.lps.config import TaskConfig
 from lps.methods.lps.plan import LayerPlan
 from lps.partition import Partition, parts
+from lps.runs.checkpoint import restored
 from lps_kernels import (
     ProximalAdam,
     Selection,
@@ -171,12 +172,23 @@ class FusedStepper:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Moments and step counts."""
-        for adam, saved in zip(self.masked, state["masked"], strict=True):
-            adam.load_state_dict(saved)
-        self.plain.load_state_dict(state["plain"])
+        for adam, saved in zip([*self.masked, self.plain], [*state["masked"], state["plain"]], strict=True):
+            _load_moments(adam, saved["state"])
 
     def close(self) -> None:
         """The parameters are the backbone's own already."""
+
+
+def _load_moments(adam: torch.optim.Optimizer, state: dict[int, dict[str, Tensor]]) -> None:
+    """Moments and step counts; everything else in the state of an optimiser follows from the settings."""
+    known = adam.state_dict()
+    parameters = [parameter for group in adam.param_groups for parameter in group["params"]]
+    for index, moments in state.items():
+        for name in ("exp_avg", "exp_avg_sq"):
+            restored(f"{name} of parameter {index}", moments[name], parameters[index])
+        if not (len(moments) == 3 and 0 <= float(moments["step"]) < 2**31):
+            raise FileFormatError(f"step of parameter {index}: expected a count, got {float(moments['step'])}")
+    adam.load_state_dict({**known, "state": state})
 
 
 def _by_moves(weights: Sequence[Weight], moves: Sequence[str]) -> dict[str, list[Weight]]:
