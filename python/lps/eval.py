@@ -52,8 +52,9 @@ def _main(arguments: list[str]) -> int:
         for number, task in enumerate(net.learnt, 1)
         if task.damage
     ]
+    pairs = zip(net.learnt, digests, strict=True)
     if net.metadata.stream is None:
-        print(columns([("task", "digest"), *((task.name, digest) for task, digest in zip(net.learnt, digests))]))
+        print(columns([("task", "digest"), *((task.name, digest) for task, digest in pairs)]))
         print(f"\n{options.file} does not name its data: digests were checked, accuracies were not measured")
     else:
         checks = list(check_accuracies(net, options.file, options.data_dir, options.download, options.precision))

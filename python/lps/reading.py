@@ -65,11 +65,13 @@ def parse_json(text: str | bytes) -> Any:
 
 _DTYPES = ("BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64")
 MOST_HEADER = 2**26  # bytes; 127 tasks of a network of 100 layers need 2**24
+MOST_TENSORS = 2**17  # of which that network has 2**15
 
 
-class _Tensor(msgspec.Struct):
+class _Tensor(msgspec.Struct, forbid_unknown_fields=True):
     """A tensor in the header of a safetensors file; its offsets are the library's to check."""
 
+    data_offsets: tuple[int, int]
     dtype: str
     shape: Annotated[list[Annotated[int, Meta(ge=0, lt=2**62)]], Meta(max_length=32)]
 
@@ -86,6 +88,8 @@ def safetensors_header(file: BinaryIO, size: int) -> dict[str, str]:
     try:
         entries = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
         metadata = entries.pop("__metadata__", msgspec.Raw(b"{}"))
+        if len(entries) > MOST_TENSORS:
+            raise ValueError(f"expected at most {MOST_TENSORS:,} tensors, got {len(entries):,}")
         for name, entry in entries.items():
             tensor = msgspec.json.decode(entry, type=_Tensor)
             if tensor.dtype not in _DTYPES:

@@ -584,9 +584,6 @@ KINDS: dict[str, Edit] = {
     "a shape of the header below 0": in_header(MASK, "shape", [-3]),
     "a shape of the header as a fraction": in_header(MASK, "shape", [3.0]),
     "a key of the header unknown": in_header(MASK, "stride", [1]),
-    "a tensor of the header twice": header(
-        lambda h: h.update({MASK: Raw(f'{to_json(h[MASK])}, "{MASK}": {to_json(h[MASK])}')})
-    ),
 }
 
 

@@ -30,7 +30,7 @@ from lps.artifact.layout import (
     sha256,
     version_of,
 )
-from lps.artifact.restore import add_learnt, check_fit, make_head, only_part
+from lps.artifact.restore import add_learnt, check_fit, check_names, make_head, only_part
 from lps.artifact.version1 import upgraded
 from lps.artifact.write import checksum
 from lps.errors import ConfigError, FileFormatError, LPSError, in_a_sentence
@@ -61,7 +61,7 @@ def load(
     where = f"load: {in_a_sentence(path)}"
     try:
         with open_regular(path) as header:
-            manifest_text = safetensors_header(header, size_of(header)).get("manifest", "")
+            metadata = safetensors_header(header, size_of(header))
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
     except OSError as error:
@@ -71,19 +71,24 @@ def load(
         raise FileFormatError(f"{where}: not a whole model file ({reason}); copy it again from a whole one") from None
     try:
         damaged: list[str] = []
-        manifest, tensors = _checked(manifest_text, tensors, damaged if salvage else None)
+        manifest, tensors = _checked(metadata, tensors, damaged if salvage else None)
         return _restored(manifest, tensors, backbone, heads, damaged if salvage else None)
     except FileFormatError as error:
         raise FileFormatError(f"{where}: {in_a_sentence(error)}") from None
 
 
-def _checked(text: str, tensors: dict[str, Tensor], damaged: list[str] | None) -> tuple[Manifest, dict[str, Tensor]]:
+def _checked(
+    metadata: Mapping[str, str], tensors: dict[str, Tensor], damaged: list[str] | None
+) -> tuple[Manifest, dict[str, Tensor]]:
     """Manifest and tensors of an undamaged file of any version, in the form of the latest one.
 
     If there is a list ``damaged``, damaged tensors of single tasks are added to it instead of being refused.
     """
+    text = metadata.get("manifest")
     if not text:
         refuse("not a model.lps, because it has no manifest")
+    if len(metadata) > 1:
+        refuse(f"expected nothing in the header's metadata beside the manifest, got {', '.join(sorted(metadata))}")
     version = version_of(text)
     stored_checksum = check_form(tensors, CHECKSUM, "uint8 [32]")
     if version == 1:
@@ -122,10 +127,15 @@ def _restored(
     if not tasks:
         refuse("manifest.tasks: expected at least one, got none")
     metadata = Metadata.from_json(manifest.metadata)
+    check_names(part, tasks)
+    if backbone is None:
+        # First without memory: a few bytes can name a network of many gigabytes, which is then not the file's.
+        with torch.device("meta"):
+            _wrapped(part, _create(part))
     owners = _read_owners(part, len(tasks), tensors)
     owned = {name: torch.bincount(owner, minlength=len(tasks) + 1).tolist()[1:] for name, owner in owners.items()}
     compare("tensor", expected_tensors(part, tasks, owned), {name: form(tensor) for name, tensor in tensors.items()})
-    net = _make(part, backbone)
+    net = _wrapped(part, _create(part) if backbone is None else backbone)
     _, like = next(net.prunable())
     made = []
     for number, task in enumerate(tasks, 1):
@@ -178,17 +188,8 @@ def _read_owners(part: Part, tasks: int, tensors: Mapping[str, Tensor]) -> dict[
     return owners
 
 
-def _make(part: Part, backbone: nn.Module | None) -> Lifelong:
-    """A network without tasks whose layers and common tensors are those of the file."""
-    if backbone is None:
-        # First without memory: a few bytes can name a network of many gigabytes, which is then not the file's.
-        with torch.device("meta"):
-            _wrapped(part, _create(part))
-        backbone = _create(part)
-    return _wrapped(part, backbone)
-
-
 def _wrapped(part: Part, backbone: nn.Module) -> Lifelong:
+    """A network without tasks, if its layers and common tensors are those of the file."""
     try:
         net = Lifelong(
             backbone,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from lps.artifact.layout import METHOD, Manifest, Part, TaskEntry, belongs_to, compare, dtype_name, form, refuse
+from lps.artifact.layout import METHOD, Form, Manifest, Part, TaskEntry, belongs_to, compare, dtype_name, form, refuse
 from lps.task import Head, Learnt
 from lps_kernels.owner import MAX_TASKS
 
@@ -32,6 +32,16 @@ def only_part(manifest: Manifest) -> Part:
             got = len(task.class_names)
             refuse(f"manifest.tasks[{index}].class_names: expected none or {task.classes}, got {got}")
     return part
+
+
+def check_names(part: Part, tasks: Sequence[TaskEntry]) -> None:
+    """Refuse two tensors of one name."""
+    lists: list[tuple[str, Sequence[Form]]] = [("layers", part.layers), ("common", part.common)]
+    lists += [(f"tasks[{index}].head", task.head.tensors) for index, task in enumerate(tasks)]
+    for where, entries in lists:
+        names = [entry.name for entry in entries]
+        if len(set(names)) < len(names):
+            refuse(f"manifest.{where}: expected names that differ, got one twice")
 
 
 def check_fit(net: Lifelong, part: Part) -> None:

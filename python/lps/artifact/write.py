@@ -38,7 +38,7 @@ from lps.artifact.layout import (
 from lps.errors import ConfigError
 from lps.models import Architecture
 from lps.partition import Partition
-from lps.reading import MOST_HEADER
+from lps.reading import MOST_HEADER, MOST_TENSORS
 from lps_kernels import __version__, pack_bits, unpack_bits
 from lps_kernels.owner import TASK_BITS
 
@@ -53,6 +53,8 @@ def save(net: Lifelong, path: Path) -> None:
     stored = {
         name: Stored(dtype_name(tensor), list(tensor.shape), "raw", sha256(tensor)) for name, tensor in tensors.items()
     }
+    if len(stored) >= MOST_TENSORS:
+        raise ConfigError(f"save: expected fewer than {MOST_TENSORS:,} tensors in a file, got {len(stored):,}")
     text = to_text(describe(net, stored))
     if 2 * len(text) > MOST_HEADER:  # escaped, and the tensors' entries of the header beside it
         raise ConfigError(f"save: expected at most {MOST_HEADER // 2:,} bytes of names and metadata, got {len(text):,}")

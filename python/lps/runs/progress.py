@@ -11,6 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from lps.methods.fit import Phase
+from lps.options import one_line
 from lps.runs.directory import RunDirectory
 from lps.runs.events import Listener, Resumed, Row
 
@@ -127,6 +128,7 @@ def percent(share: float | None, digits: int = 2) -> str:
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """A table with the first column left-aligned and the others right-aligned; the first row is the heading."""
+    rows = [[one_line(cell) for cell in row] for row in rows]  # names of tasks are anybody's
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(
