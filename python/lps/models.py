@@ -35,7 +35,8 @@ def register(name: str) -> Callable[[Callable[P, tuple[nn.Module, int]]], Callab
     """Register a builder under a name that saved files refer to.
 
     The builder returns the network and the number of its features; its arguments must be values that JSON can hold. The
-    decorated function returns the network alone, with an attribute ``architecture``.
+    decorated function returns the network alone, with an attribute ``architecture``. :func:`lps.load` calls the builder
+    under ``torch.device("meta")`` first, so that a file cannot make it take memory for a network that the file lacks.
     """
 
     def decorate(builder: Callable[P, tuple[nn.Module, int]]) -> Callable[P, nn.Module]:
