@@ -11,6 +11,7 @@ import os
 import random
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,20 @@ def test_every_triton_kernel_passes_the_check() -> None:
     assert report.problems() == []
     assert {kernel.arch for kernel in report.kernels} == {*ARCHITECTURES}
     assert len(report.kernels) == len(ARCHITECTURES) * len(kernels())
+
+
+# Of their matrix instructions: mma.sync, wgmma and tcgen05.
+INSTRUCTION_SETS = ("sm_80", "sm_90", "sm_100")
+
+
+@pytest.mark.parametrize("arch", INSTRUCTION_SETS)
+@pytest.mark.parametrize("name", ["structured_linear[fp32, 64x64x16]", "sparse_linear[fp32, 64x32x32]"])
+def test_with_tf32_too_sums_are_added_up_outside_the_tensor_cores(name: str, arch: str) -> None:
+    """As for the three products that the test above compiles every kernel with."""
+    (ahead,) = [ahead for ahead in kernels() if ahead.name == name]
+    assert ahead.constexprs["PRECISION"] == "tf32x3"
+    once = replace(ahead, constexprs={**ahead.constexprs, "PRECISION": "tf32"})
+    assert compile_ahead(once, arch).problems() == []
 
 
 # ---- faults that the check must see, in CUDA ----
@@ -186,6 +201,30 @@ def _twice(x, out, SIZE: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: 
     """A sum, which does not use tensor cores."""
     place = tl.arange(0, SIZE)
     tl.store(out + place, tl.load(x + place) + tl.load(x + place))
+
+
+@triton.jit
+def _chain(x, out, SIZE: tl.constexpr, PRECISION: tl.constexpr, OUTSIDE: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
+    """A sum of products."""
+    place = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+    total = tl.zeros((SIZE, SIZE), tl.float32)
+    for _ in range(1000):
+        held = tl.load(x + place)
+        if OUTSIDE:
+            total += tl.dot(held, held, input_precision=PRECISION, max_num_imprecise_acc=SIZE)
+        else:
+            total += tl.dot(held, held, input_precision=PRECISION)  # the compiler moves the addition inside
+        x += SIZE * SIZE
+    tl.store(out + place, total)
+
+
+@pytest.mark.parametrize("arch", INSTRUCTION_SETS)
+def test_sums_that_stay_in_the_tensor_cores_are_seen(arch: str) -> None:
+    constants: dict[str, object] = {"SIZE": 64, "PRECISION": "tf32", "OUTSIDE": False}
+    ahead = Ahead("structured_linear[fp32]", _chain, {"x": "*fp32", "out": "*fp32"}, constants)
+    (problem,) = compile_ahead(ahead, arch).problems()
+    assert problem == f"triton, {arch}: structured_linear[fp32]: loop 0 keeps its fp32 sums in the tensor cores"
+    assert compile_ahead(replace(ahead, constexprs={**constants, "OUTSIDE": True}), arch).problems() == []
 
 
 def triton_problems(name: str, kernel: Any, size: int, options: dict[str, object], arch: str = "sm_80") -> list[str]:
