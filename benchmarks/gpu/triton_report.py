@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import tempfile
 import warnings
@@ -90,11 +89,8 @@ def _loops(ttgir: str) -> Iterator[tuple[str, list[str]]]:
     lines = [line.partition(" loc(")[0] for line in ttgir.splitlines()]
     for place, line in enumerate(lines):
         if " scf.for " in line:
-            end = line[: len(line) - len(line.lstrip())] + "}"
-            yield (
-                line,
-                list(itertools.takewhile(lambda inside, end=end: not inside.startswith(end), lines[place + 1 :])),
-            )
+            indent = line[: len(line) - len(line.lstrip())]
+            yield line, lines[place + 1 : lines.index(f"{indent}}}", place)]
 
 
 def _split(kinds: str) -> list[str]:
