@@ -51,6 +51,8 @@ def test_every_cuda_kernel_passes_the_check() -> None:
     assert {kernel.arch for kernel in report.kernels} == {"sm_80", "sm_90", "sm_120"}
     written = {name for file in CUDA.glob("*.cu*") for name in re.findall(KERNEL, file.read_text())}
     assert {kernel.family for kernel in report.kernels} == written
+    # By mma.sync alone, as the model of times has it.
+    assert {name for kernel in report.kernels for name in kernel.tensor_cores} == {"HMMA"}
 
 
 def test_every_triton_kernel_passes_the_check() -> None:
@@ -339,6 +341,19 @@ def test_the_model_names_every_operator_and_the_larger_of_its_bounds() -> None:
     assert model.Estimate("compose", 2 * 10**9, 10**9, 1).seconds(gpu) == 2 + model.LAUNCH_SECONDS
     assert model.Estimate("compose", 10**9, 2 * 10**9, 1).bound(gpu) == "arithmetic"
     assert model.Estimate("compose", 1, 1, 1).bound(gpu) == "launches"
+
+
+def test_the_model_counts_on_the_instruction_of_the_cuda_kernels() -> None:
+    h100, b200 = (gpu.tf32 for gpu in model.GPUS if gpu.name in ("H100", "B200"))
+    assert h100 == pytest.approx(0.629 * 989e12 / 2)
+    assert h100 < b200 < 0.5 * 2200e12 / 2
+
+
+def test_the_document_has_the_times_of_the_model() -> None:
+    """All but the measured column, which takes another command."""
+    section = (ROOT / "docs" / "gpu-tables.md").read_text().split("<!-- model -->")[1].split("<!-- /model -->")[0]
+    shown = [line.rpartition(" | ")[0] or line for line in section.split("\n")[1:-1]]
+    assert shown == [line.rpartition(" | ")[0] or line for line in model.table({})]
 
 
 def test_the_command_refuses_what_it_does_not_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
