@@ -45,7 +45,8 @@ GPUS = (
         67e12,
         H100_TF32,
         "NVIDIA H100 SXM data sheet: 3.35 TB/s, FP32 67, TF32 989 TFLOPS, half of it without sparsity, of which "
-        f"mma.sync attains {100 * MMA_SYNC_ON_HOPPER:.1f} % (arXiv:2501.12084, section 6.2), {H100_TF32 / 1e12:.0f} TFLOPS",
+        f"mma.sync attains {100 * MMA_SYNC_ON_HOPPER:.1f} %, {H100_TF32 / 1e12:.0f} TFLOPS (arXiv:2501.12084, section "
+        "6.2)",
     ),
     Gpu(
         "B200",
