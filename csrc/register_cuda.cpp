@@ -105,6 +105,9 @@ class CudaDevice : public Gpu {
   Tensors held_;  // until the call has launched everything
 };
 
+// What the library has code for, in CMake's words: "75,90-real,120-virtual".
+std::string architectures() { return LPS_CUDA_ARCHITECTURES; }
+
 struct OnCuda {
   static constexpr bool reads_values = false;
   static constexpr bool multiplies_16_bit = true;
@@ -114,10 +117,14 @@ struct OnCuda {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_FRAGMENT(lps, m) { m.def("_cuda_driver_problem() -> str"); }
+STABLE_TORCH_LIBRARY_FRAGMENT(lps, m) {
+  m.def("_cuda_driver_problem() -> str");
+  m.def("_cuda_architectures() -> str");
+}
 
 STABLE_TORCH_LIBRARY_IMPL(lps, CompositeExplicitAutograd, m) {
   m.impl("_cuda_driver_problem", TORCH_BOX(&driver_problem));
+  m.impl("_cuda_architectures", TORCH_BOX(&architectures));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(lps, CUDA, m) { register_operators<OnCuda>(m); }

@@ -19,14 +19,22 @@ LAUNCH_SECONDS = 3e-6
 
 @dataclass(frozen=True)
 class Gpu:
-    """Peaks as their maker publishes them, without sparsity: bytes and flops per second."""
+    """Peaks without sparsity: bytes and flops per second. Memory's and ordinary cores' are as their maker publishes."""
 
     name: str
     bandwidth: float
     fp32: float  # on ordinary cores
-    tf32: float  # on tensor cores
+    tf32: float  # on tensor cores with mma.sync, the instruction of the CUDA kernels
     source: str
 
+
+# Of the peaks for tensor cores that H100's data sheet has, which only wgmma reaches, what mma.sync attains on average:
+# Luo et al., Dissecting the NVIDIA Hopper Architecture, arXiv:2501.12084, section 6.2 (measured on an H800).
+MMA_SYNC_ON_HOPPER = 0.629
+H100_TF32 = MMA_SYNC_ON_HOPPER * 494.5e12
+# We found no such figure for B200, whose peak takes tcgen05. Assumed is the rate of Hopper's multiprocessors per clock:
+# 148 of them at 1.965 GHz, where H100's peak counts 132 at 1.83 GHz.
+B200_TF32 = H100_TF32 * (148 * 1.965) / (132 * 1.83)
 
 # The fp32 products of the dense family are three TF32 products each (csrc/cuda/matrix.cuh).
 GPUS = (
@@ -35,15 +43,19 @@ GPUS = (
         "H100",
         3.35e12,
         67e12,
-        494.5e12,
-        "NVIDIA H100 SXM data sheet: 3.35 TB/s, FP32 67, TF32 989 TFLOPS, half of it without sparsity",
+        H100_TF32,
+        "NVIDIA H100 SXM data sheet: 3.35 TB/s, FP32 67, TF32 989 TFLOPS, half of it without sparsity, of which "
+        f"mma.sync attains {100 * MMA_SYNC_ON_HOPPER:.1f} %, {H100_TF32 / 1e12:.0f} TFLOPS (arXiv:2501.12084, section "
+        "6.2)",
     ),
     Gpu(
         "B200",
         8e12,
         80e12,
-        1.1e15,
-        "NVIDIA Blackwell brief, HGX B200: 8 TB/s, FP32 80, TF32 2,200 TFLOPS, half of it without sparsity",
+        B200_TF32,
+        "NVIDIA Blackwell brief, HGX B200: 8 TB/s, FP32 80 TFLOPS; TF32 by mma.sync is an assumption, "
+        f"{B200_TF32 / 1e12:.0f} TFLOPS: H100's rate per multiprocessor and clock, for 148 of them at 1.965 GHz (with "
+        "tcgen05, which the CUDA kernels do not use, the brief has 1,100)",
     ),
 )
 

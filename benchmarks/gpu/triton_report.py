@@ -6,6 +6,7 @@ import re
 import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ from lps_kernels.backends.triton._launch import Ahead
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942")
 WAVEFRONT = 64
+# A product of matrices in Triton's code for GPUs, with the shape of its result; of tcgen05 that is its third operand.
+PRODUCT = re.compile(
+    r"(?:tt\.dot |ttng\.warp_group_dot ).* -> tensor<(\d+x\d+)xf32"
+    r"|ttng\.tc_gen5_mma .*?memdesc.*?memdesc.*?memdesc<(\d+x\d+)xf32"
+)
+SHAPE = re.compile(r"tensor<(\d+x\d+)xf32")
 MOST_WAVES = 8  # of a SIMD of gfx942, as LLVM counts occupancy
 
 
@@ -50,8 +57,53 @@ def compile_ahead(ahead: Ahead, arch: str) -> Report:
     except Exception as error:  # whatever the compiler throws is what is to be reported
         return Report(failures=[f"triton, {arch}: {ahead.name}: {type(error).__name__}: {str(error)[-400:]}"])
     failures = [f"triton, {arch}: {ahead.name}: {warning.message}" for warning in said]
+    if arch.startswith("sm_") and str(ahead.constexprs.get("PRECISION")).startswith("tf32"):
+        failures += [f"triton, {arch}: {ahead.name}: {what}" for what in sums_in_tensor_cores(compiled.asm["ttgir"])]
     read = _read_amd if arch.startswith("gfx") else _read_nvidia
     return Report([read(compiled, ahead.name, arch)], failures)
+
+
+def sums_in_tensor_cores(ttgir: str) -> list[str]:
+    """The loops with products, in Triton's code for GPUs, that do not add up their fp32 sums by ordinary additions.
+
+    The sum of a loop is what it carries from pass to pass in the shape of a product's result; it may be read by
+    additions alone. Where it lies in tensor memory the loop carries no such value.
+    """
+    found = []
+    for number, (header, body) in enumerate(_loops(ttgir)):
+        results = {match[1] or match[2] for line in body if (match := PRODUCT.search(line))}
+        if not results:
+            continue
+        carried = re.findall(r"(%[\w-]+) = ", header.partition("iter_args(")[2].partition(") -> (")[0])
+        kinds = _split(header.partition(") -> (")[2].rpartition(")")[0])
+        shapes = [match[1] if (match := SHAPE.match(kind)) else None for kind in kinds]
+        sums = [name for name, shape in zip(carried, shapes, strict=True) if shape in results]
+        readers = [line for line in body if any(re.search(rf"{name}(?![\w#-])", line) for name in sums)]
+        if not readers or not all("arith.addf" in line for line in readers):
+            found.append(f"loop {number} keeps its fp32 sums in the tensor cores")
+    return found
+
+
+def _loops(ttgir: str) -> Iterator[tuple[str, list[str]]]:
+    """The first line of every loop and the lines inside, which are indented."""
+    lines = [line.partition(" loc(")[0] for line in ttgir.splitlines()]
+    for place, line in enumerate(lines):
+        if " scf.for " in line:
+            indent = line[: len(line) - len(line.lstrip())]
+            yield line, lines[place + 1 : lines.index(f"{indent}}}", place)]
+
+
+def _split(kinds: str) -> list[str]:
+    """Types between commas that are in no brackets."""
+    parts, depth = [""], 0
+    for letter in kinds:
+        depth += letter in "<([{"
+        depth -= letter in ">)]}"
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
 
 
 def _compile(ahead: Ahead, arch: str) -> Any:

@@ -1,4 +1,7 @@
-"""Which backends serve the operators, and why others do not. Chosen once, when the package is imported.
+"""Which backends serve the operators, and why others do not. Chosen when the package is imported.
+
+One choice is made again when torch starts CUDA: where the native library has no code for a GPU that is there, Triton's
+kernels or the references take the place of its CUDA kernels, and a warning says so.
 
 ``LPS_BACKEND=reference`` leaves every operator to its reference, ``LPS_BACKEND=triton`` prefers Triton's kernels on a
 GPU to those of the native library. ``LPS_REQUIRE`` names a backend whose absence is an error instead of a warning.
@@ -8,8 +11,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import torch
 
 from lps_kernels.backends import gpu, native
 
@@ -71,3 +76,28 @@ def _select() -> list[Backend]:
 
 
 _BACKENDS = _select()
+
+
+def settle(gpus: Sequence[tuple[str, gpu.Capability]], code: gpu.Code) -> None:
+    """Replace the library's CUDA kernels where they have no code for one of these GPUs, and say so."""
+    problem = gpu.without_code(gpus, code)
+    if problem is None:
+        return
+    if "cuda" in (os.environ.get("LPS_REQUIRE"), os.environ.get("LPS_BACKEND")):
+        raise RuntimeError(f"lps_kernels: the cuda backend is required but not active: {problem}")
+    active, reason = gpu.replace_cuda(gpus)
+    found = {"cuda": (False, problem), "triton": (active, reason)}
+    _BACKENDS[:] = [Backend(b.name, b.device, *found.get(b.name, (b.active, b.reason))) for b in _BACKENDS]
+    instead = "Triton's kernels" if active else f"the slow references (not Triton: {reason})"
+    warnings.warn(f"lps_kernels runs on {instead} on the GPU: {problem}", RuntimeWarning, stacklevel=2)
+
+
+def _on_start_of_cuda() -> None:
+    count = torch.cuda.device_count()
+    gpus = [(torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i)) for i in range(count)]
+    settle(gpus, gpu.Code.of(torch.ops.lps._cuda_architectures()))
+
+
+if any(backend.name == "cuda" and backend.active for backend in _BACKENDS):
+    # Torch's own checks of capabilities wait for the start of CUDA in the same way.
+    torch.cuda._lazy_call(_on_start_of_cuda)  # type: ignore[no-untyped-call]

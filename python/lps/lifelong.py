@@ -17,6 +17,7 @@ from lps.artifact.state import description as describe_state
 from lps.artifact.state import fill as fill_from_state
 from lps.artifact.write import save
 from lps.deploy.extraction import extract
+from lps.deploy.extraction.formats import Target
 from lps.deploy.serving import ServedTask, rows_by_task, run_exact, scatter_logits, validate_tasks
 from lps.draft import Draft
 from lps.errors import ConfigError
@@ -393,6 +394,9 @@ class Lifelong(nn.Module):
         sums run in another order. Layers get the format that is expected to be fastest at ``batch_size``; with
         ``portable`` all are torch's own, for export. This network stays as it was. Where
         ``metadata.input_shape`` is known, more can be fused and the formats are chosen better.
+
+        The formats are for the device that this network is on. What is fastest is modelled for CPUs alone: on a GPU
+        only whole rows and columns make a layer smaller, scattered weights are held dense, and ``notes`` say so.
         """
         if self.learning:
             raise ConfigError(f"Lifelong: extract: task {self.active} is being learnt; wait until it is done")
@@ -401,7 +405,7 @@ class Lifelong(nn.Module):
             raise ConfigError(
                 f"Lifelong: extract: batch_size: expected a whole number of at least 1, got {batch_size!r}"
             )
-        return extract(self, task, batch_size, portable)
+        return extract(self, task, Target(batch_size, portable, next(self.parameters()).device))
 
     def digest(self, task: int) -> str:
         """sha256 over the task's composed weights, its head and the common tensors, with their names and shapes."""

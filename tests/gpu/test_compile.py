@@ -11,6 +11,7 @@ import os
 import random
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ def test_every_cuda_kernel_passes_the_check() -> None:
     assert {kernel.arch for kernel in report.kernels} == {"sm_80", "sm_90", "sm_120"}
     written = {name for file in CUDA.glob("*.cu*") for name in re.findall(KERNEL, file.read_text())}
     assert {kernel.family for kernel in report.kernels} == written
+    # By mma.sync alone, as the model of times has it.
+    assert {name for kernel in report.kernels for name in kernel.tensor_cores} == {"HMMA"}
 
 
 def test_every_triton_kernel_passes_the_check() -> None:
@@ -57,6 +60,20 @@ def test_every_triton_kernel_passes_the_check() -> None:
     assert report.problems() == []
     assert {kernel.arch for kernel in report.kernels} == {*ARCHITECTURES}
     assert len(report.kernels) == len(ARCHITECTURES) * len(kernels())
+
+
+# Of their matrix instructions: mma.sync, wgmma and tcgen05.
+INSTRUCTION_SETS = ("sm_80", "sm_90", "sm_100")
+
+
+@pytest.mark.parametrize("arch", INSTRUCTION_SETS)
+@pytest.mark.parametrize("name", ["structured_linear[fp32, 64x64x16]", "sparse_linear[fp32, 64x32x32]"])
+def test_with_tf32_too_sums_are_added_up_outside_the_tensor_cores(name: str, arch: str) -> None:
+    """As for the three products that the test above compiles every kernel with."""
+    (ahead,) = [ahead for ahead in kernels() if ahead.name == name]
+    assert ahead.constexprs["PRECISION"] == "tf32x3"
+    once = replace(ahead, constexprs={**ahead.constexprs, "PRECISION": "tf32"})
+    assert compile_ahead(once, arch).problems() == []
 
 
 # ---- faults that the check must see, in CUDA ----
@@ -188,6 +205,30 @@ def _twice(x, out, SIZE: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: 
     tl.store(out + place, tl.load(x + place) + tl.load(x + place))
 
 
+@triton.jit
+def _chain(x, out, SIZE: tl.constexpr, PRECISION: tl.constexpr, OUTSIDE: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
+    """A sum of products."""
+    place = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+    total = tl.zeros((SIZE, SIZE), tl.float32)
+    for _ in range(1000):
+        held = tl.load(x + place)
+        if OUTSIDE:
+            total += tl.dot(held, held, input_precision=PRECISION, max_num_imprecise_acc=SIZE)
+        else:
+            total += tl.dot(held, held, input_precision=PRECISION)  # the compiler moves the addition inside
+        x += SIZE * SIZE
+    tl.store(out + place, total)
+
+
+@pytest.mark.parametrize("arch", INSTRUCTION_SETS)
+def test_sums_that_stay_in_the_tensor_cores_are_seen(arch: str) -> None:
+    constants: dict[str, object] = {"SIZE": 64, "PRECISION": "tf32", "OUTSIDE": False}
+    ahead = Ahead("structured_linear[fp32]", _chain, {"x": "*fp32", "out": "*fp32"}, constants)
+    (problem,) = compile_ahead(ahead, arch).problems()
+    assert problem == f"triton, {arch}: structured_linear[fp32]: loop 0 keeps its fp32 sums in the tensor cores"
+    assert compile_ahead(replace(ahead, constexprs={**constants, "OUTSIDE": True}), arch).problems() == []
+
+
 def triton_problems(name: str, kernel: Any, size: int, options: dict[str, object], arch: str = "sm_80") -> list[str]:
     ahead = Ahead(name, kernel, {"x": "*fp32", "out": "*fp32"}, {"SIZE": size}, options)
     return compile_ahead(ahead, arch).problems()
@@ -300,6 +341,19 @@ def test_the_model_names_every_operator_and_the_larger_of_its_bounds() -> None:
     assert model.Estimate("compose", 2 * 10**9, 10**9, 1).seconds(gpu) == 2 + model.LAUNCH_SECONDS
     assert model.Estimate("compose", 10**9, 2 * 10**9, 1).bound(gpu) == "arithmetic"
     assert model.Estimate("compose", 1, 1, 1).bound(gpu) == "launches"
+
+
+def test_the_model_counts_on_the_instruction_of_the_cuda_kernels() -> None:
+    h100, b200 = (gpu.tf32 for gpu in model.GPUS if gpu.name in ("H100", "B200"))
+    assert h100 == pytest.approx(0.629 * 989e12 / 2)
+    assert h100 < b200 < 0.5 * 2200e12 / 2
+
+
+def test_the_document_has_the_times_of_the_model() -> None:
+    """All but the measured column, which takes another command."""
+    section = (ROOT / "docs" / "gpu-tables.md").read_text().split("<!-- model -->")[1].split("<!-- /model -->")[0]
+    shown = [line.rpartition(" | ")[0] or line for line in section.split("\n")[1:-1]]
+    assert shown == [line.rpartition(" | ")[0] or line for line in model.table({})]
 
 
 def test_the_command_refuses_what_it_does_not_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,8 +18,8 @@ from tests.native.build import ROOT
 
 pytestmark = pytest.mark.compile
 
-# test_compile.py compiles the kernels for the other architectures.
-ARCHITECTURES = "80-real"
+# Machine code and PTX. test_compile.py compiles the kernels for the other architectures.
+ARCHITECTURES = "80"
 
 
 @pytest.fixture(scope="session")
@@ -78,6 +78,29 @@ def test_it_says_what_is_wrong_with_the_driver(package: Path) -> None:
         assert said == "" or "update the driver" in said
     else:
         assert said == "no driver of a GPU was found"
+
+
+def test_it_holds_the_code_that_it_says(package: Path) -> None:
+    code = "import torch, lps_kernels; print(torch.ops.lps._cuda_architectures())"
+    assert run(package, "-c", code).strip() == ARCHITECTURES
+    cuobjdump = pytest.importorskip("benchmarks.gpu.triton_report").nvidia_tools() / "cuobjdump"
+    sources = len(list((ROOT / "csrc" / "cuda").glob("*.cu")))
+    for kind in ("elf", "ptx"):
+        listed = subprocess.run(
+            [cuobjdump, f"--list-{kind}", package / "lps_kernels" / LIBRARY],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert re.findall(r"\.(sm_\d+)\.", listed.stdout) == [f"sm_{ARCHITECTURES}"] * sources, listed.stdout
+
+
+def test_it_is_not_built_for_what_cannot_be_compared_with_a_gpu(tmp_path: Path, package: Path) -> None:
+    configure = ["cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(tmp_path), "-DLPS_CUDA=ON"]
+    configure += [f"-DTORCH_DIR={Path(torch.__file__).parent}", "-DCMAKE_CUDA_ARCHITECTURES=75;native"]
+    done = subprocess.run(configure, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "expected numbers such as '75;90-real', got 'native'" in " ".join(done.stderr.split())
 
 
 def test_it_needs_no_library_of_cuda(package: Path) -> None:

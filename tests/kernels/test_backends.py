@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import torch
 
 from lps_kernels._registry import REGISTRY
 from lps_kernels._version import __version__
+from lps_kernels.backends.gpu import Capability, Code, without_code
 from lps_kernels.backends.native import LIBRARY, find_library
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -313,6 +315,104 @@ print("lps_kernels.backends.triton" in sys.modules)
 """
     done = run(["-c", code], ROOT, {"LPS_BACKEND": "triton"})
     assert done.stdout.split() == ["True"], done.stderr
+
+
+# What CMakeLists.txt builds unless it is told otherwise.
+DEFAULT = "75,80,86-real,89-real,90-real,100-real,120"
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "runs"),
+    [
+        ((7, 0), DEFAULT, None),
+        ((7, 5), DEFAULT, "machine code for 7.5"),
+        ((8, 0), DEFAULT, "machine code for 8.0"),
+        ((8, 7), DEFAULT, "machine code for 8.6"),
+        ((8, 9), DEFAULT, "machine code for 8.9"),
+        ((10, 3), DEFAULT, "machine code for 10.0"),
+        ((11, 0), DEFAULT, "PTX for 8.0"),
+        ((12, 1), DEFAULT, "machine code for 12.0"),
+        ((13, 0), DEFAULT, "PTX for 12.0"),
+        ((9, 0), "75-virtual,90-real", "machine code for 9.0"),
+        ((8, 0), "75-virtual,90-real", "PTX for 7.5"),
+        ((8, 0), "86", None),
+        ((12, 0), "90-real", None),
+    ],
+)
+def test_a_gpu_runs_code_of_its_major_version_or_earlier_ptx(
+    capability: Capability, architectures: str, runs: str | None
+) -> None:
+    code = Code.of(architectures)
+    assert code.runs_on(capability) == runs
+    problem = without_code([("first", (9, 0)), ("second", capability)], Code.of("90," + architectures))
+    if runs is None and capability < (9, 0):
+        assert problem is not None
+        assert f"nothing for GPU 1 (second, {capability[0]}.{capability[1]})" in problem
+        assert "LPS_CUDA=1 pip install ." in problem
+    else:
+        assert problem is None
+
+
+def test_the_default_architectures_are_these() -> None:
+    found = re.search(r'set\(CMAKE_CUDA_ARCHITECTURES "(.*)"\)', (ROOT / "CMakeLists.txt").read_text())
+    assert found is not None
+    assert found[1].replace(";", ",") == DEFAULT
+    # Every GPU from 7.5 on runs something, whatever comes.
+    assert all(Code.of(DEFAULT).runs_on((major, minor)) for major in range(8, 20) for minor in range(10))
+
+
+def settled(gpu: tuple[str, Capability], then: str = "") -> subprocess.CompletedProcess[str]:
+    """What happens when torch starts CUDA on this GPU with a library that has code for 9.0 alone."""
+    code = f"""{PRETEND_CUDA}
+import lps_kernels
+from lps_kernels.backends import settle
+from lps_kernels.backends.gpu import Code
+settle([{gpu!r}], Code.of("90"))
+{REPORT}{then}"""
+    return run(["-c", code], ROOT)
+
+
+def test_a_gpu_that_the_library_has_no_code_for_gets_tritons_kernels() -> None:
+    done = settled(("some GPU", (8, 0)))
+    reason = "the native library has machine code for 9.0 and PTX for 9.0, nothing for GPU 0 (some GPU, 8.0)"
+    lines = gpu_lines(done)
+    assert lines["cuda"][0] == "False"
+    assert lines["cuda"][1].startswith(reason)
+    assert lines["triton"][0] == "True"
+    assert [line for line in warnings_in(done) if line.startswith("lps_kernels runs on Triton's kernels on the GPU: ")]
+
+
+def test_a_gpu_that_triton_is_not_compiled_for_gets_the_references() -> None:
+    # What is registered for a GPU is called with a tensor of the CPU.
+    call = """
+x = torch.arange(9) % 2 == 0
+keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+print(torch.equal(torch.ops.lps.pack_bits.default.redispatch(keys, x), lps_kernels.pack_bits(x)))
+"""
+    done = settled(("old GPU", (7, 0)), call)
+    lines = gpu_lines(done)
+    assert lines["cuda"][0] == lines["triton"][0] == "False"
+    assert "nothing for GPU 0 (old GPU, 7.0)" in lines["cuda"][1]
+    assert lines["triton"][1] == "its kernels are compiled for 8.0 and later, this is old GPU, 7.0"
+    assert [
+        line for line in warnings_in(done) if line.startswith("lps_kernels runs on the slow references (not Triton")
+    ]
+    assert done.stdout.splitlines()[-1] == "True"
+
+
+def test_required_cuda_kernels_without_code_for_the_gpu_are_an_error() -> None:
+    code = f"""{PRETEND_CUDA}
+import os, lps_kernels
+from lps_kernels.backends import settle
+from lps_kernels.backends.gpu import Code
+os.environ["LPS_REQUIRE"] = "cuda"  # at import it would be missed on a machine without a GPU
+settle([("some GPU", (9, 0))], Code.of("90"))
+settle([("old GPU", (7, 0))], Code.of("90"))
+"""
+    done = run(["-c", code], ROOT)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("RuntimeError: lps_kernels: the cuda backend is required but not active: the native library")
 
 
 def test_on_rocm_a_library_with_cuda_kernels_says_what_to_do() -> None:

@@ -74,6 +74,7 @@ EVERY_TILE = [
 @pytest.mark.parametrize(("name", "dtype", "tile"), EVERY_TILE)
 def test_every_tile(name: str, dtype: torch.dtype, tile: Tile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_matrix, "candidates", lambda tiles, examples: (tile,))
+    monkeypatch.setattr(_matrix, "on_nvidia", lambda device: True)  # its sums are added up in another place
     op = REGISTRY[name]
     samples = list(op.samples(dtype))
     for sample in (samples[0], samples[len(samples) // 2]):

@@ -33,11 +33,21 @@ def read(pointer, known):
 
 @triton.jit
 def multiply(x, weight, total, PRECISION: tl.constexpr):
-    """``total + x @ weight``, summed in the dtype of the total; without tensor cores where the precision is None."""
+    """``total + x @ weight``, summed in the dtype of the total; without tensor cores where the precision is None.
+
+    NVIDIA's tensor cores cut off what their sums have too many digits for, so a long sum of fp32 that they go on with
+    drifts towards zero. They sum one tile's depth; ordinary cores add it to the total, and round.
+    """
     if PRECISION is None:
         total += tl.sum(x[:, :, None] * weight[None, :, :], 1)
-    else:
+    elif (
+        PRECISION == "ieee"
+    ):  # 16-bit floats, whose own rounding is coarser; fp64, AMD and the interpreter, which round
         total = tl.dot(x, weight, total, input_precision=PRECISION, out_dtype=total.dtype)
+    else:
+        # Triton makes `total + dot(x, weight)` one `dot(x, weight, total)`, unless a limit is set on how many products
+        # may be summed with less than full precision. It has no other effect on fp32.
+        total += tl.dot(x, weight, input_precision=PRECISION, max_num_imprecise_acc=x.shape[1])
     return total
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections import Counter, OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,7 @@ from torch import fx, nn
 
 from lps.deploy.extraction.channels import Analysis
 from lps.deploy.extraction.fallback import replace_layers
+from lps.deploy.extraction.formats import Target
 from lps.deploy.extraction.fuse import fold_norms
 from lps.deploy.extraction.rebuild import plain_name, rebuild
 from lps.deploy.extraction.trace import UntraceableError, answers_alike, modules_of, trace, trial_input
@@ -27,31 +29,29 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("lps.extract")
 
 
-def extract(net: Lifelong, task: int, batch_size: int, portable: bool) -> Cutout:
+def extract(net: Lifelong, task: int, target: Target) -> Cutout:
     """The network of one task; see :meth:`lps.Lifelong.extract`."""
     with torch.no_grad():
         network = _network_of(net, task)
-        notes: list[str] = []
+        notes = target.notes
         try:
             traced, unknown = trace(network, net.metadata.input_shape)
         except UntraceableError as why:
             notes.append(f"every layer keeps its shape: {why}")
-            LOG.warning(notes[0])
-            return _without_graph(network, net.metadata.input_shape, notes, batch_size, portable)
+            LOG.warning(notes[-1])
+            return _without_graph(network, net.metadata.input_shape, notes, target)
         if unknown:
             LOG.info("without shapes no residual is fused and work is guessed: %s", unknown)
-        layers = _shrink(traced, notes, batch_size, portable)
+        layers = _shrink(traced, notes, target)
         for note in notes:
             LOG.info(note)
         return Cutout(_tidy(traced), layers, notes)
 
 
-def _without_graph(
-    network: nn.Module, input_shape: object, notes: list[str], batch_size: int, portable: bool
-) -> Cutout:
+def _without_graph(network: nn.Module, input_shape: object, notes: list[str], target: Target) -> Cutout:
     """Replace layers one by one, if a trial shows that the code around them still gives the same answers."""
     replaced = copy.deepcopy(network)
-    layers = replace_layers(replaced, batch_size, portable)
+    layers = replace_layers(replaced, target)
     try:
         example = trial_input(network, input_shape)
         alike = answers_alike(network(example.clone()), replaced(example.clone()))
@@ -63,7 +63,7 @@ def _without_graph(
         "every layer is kept as it is: a trial with other layers in their places did not give the same answers"
     )
     LOG.warning(notes[-1])
-    return Cutout(network, replace_layers(network, batch_size, portable=True), notes)
+    return Cutout(network, replace_layers(network, replace(target, portable=True)), notes)
 
 
 def _network_of(net: Lifelong, task: int) -> nn.Module:
@@ -78,7 +78,7 @@ def _network_of(net: Lifelong, task: int) -> nn.Module:
     return nn.Sequential(OrderedDict(backbone=backbone, head=head)).eval()
 
 
-def _shrink(traced: fx.GraphModule, notes: list[str], batch_size: int, portable: bool) -> list[LayerSummary]:
+def _shrink(traced: fx.GraphModule, notes: list[str], target: Target) -> list[LayerSummary]:
     def note(place: str, reason: str) -> None:
         text = f"{plain_name(place)} keeps its shape: {reason}"
         if text not in notes:
@@ -87,7 +87,7 @@ def _shrink(traced: fx.GraphModule, notes: list[str], batch_size: int, portable:
     fixed, untouched = _fixed_layers(traced)
     fold_norms(traced, fixed)
     analysis = Analysis(traced, fixed, note)
-    return rebuild(traced, analysis, untouched, batch_size, portable)
+    return rebuild(traced, analysis, untouched, target)
 
 
 def _fixed_layers(traced: fx.GraphModule) -> tuple[dict[str, str], set[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from lps.deploy.extraction.formats import KERNEL_FORMATS, Shrunk, build, choose, summarise
+from lps.deploy.extraction.formats import KERNEL_FORMATS, Shrunk, Target, build, choose, summarise
 from lps.deploy.extraction.ops import Convs, is_layer
 from lps.deploy.extraction.rebuild import UNKNOWN_POSITIONS, plain_name
 from lps_kernels.cutout import LayerSummary
@@ -14,14 +14,14 @@ from lps_kernels.cutout import LayerSummary
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
-def replace_layers(network: nn.Module, batch_size: int, portable: bool) -> list[LayerSummary]:
+def replace_layers(network: nn.Module, target: Target) -> list[LayerSummary]:
     """Put layers in other formats into the network; says what became of each."""
     summaries = []
     for parent, name, path, module in list(_called_layers(network)):
-        positions = batch_size * (1 if isinstance(module, nn.Linear) else UNKNOWN_POSITIONS)
+        positions = target.batch_size * (1 if isinstance(module, nn.Linear) else UNKNOWN_POSITIONS)
         bias = None if module.bias is None else module.bias.detach()
         layer = Shrunk(module, module.weight.detach(), bias, positions)
-        format = choose(layer, portable)
+        format = choose(layer, target)
         built: nn.Module = module
         if format in KERNEL_FORMATS:
             built = build(layer, format, relu=False)

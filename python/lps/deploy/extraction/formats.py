@@ -17,6 +17,32 @@ from lps_kernels.layers import SparseConv, SparseLinear, StructuredConv, Structu
 Choice = Format | Literal["gather"]
 KERNEL_FORMATS = ("structured", "sparse")
 FORMATS: tuple[Format, ...] = ("dense", "structured", "sparse")  # the earlier one wins a tie
+# Of a layer's weights, the share that whole rows and columns may leave for it to be `structured` on a GPU.
+GPU_STRUCTURED = 0.5
+GPU_NOTE = (
+    "on a GPU scattered weights are held dense, and so is a layer of which whole rows and columns leave more than "
+    f"{100 * GPU_STRUCTURED:.0f} %: the model of costs is fitted to CPUs, and tensor cores should do dense products "
+    "faster; the speed-ups of this table are those of a CPU, nothing was measured on a GPU"
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a cut-out is made for: batches of a size on a kind of device; if ``portable``, with torch's layers alone."""
+
+    batch_size: int
+    portable: bool
+    device: torch.device
+
+    @property
+    def notes(self) -> list[str]:
+        """What is said of every cut-out for it."""
+        return [GPU_NOTE] if self.on_gpu and not self.portable else []
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU runs it."""
+        return self.device.type == "cuda"
 
 
 @dataclass(frozen=True)
@@ -48,17 +74,21 @@ class Shrunk:
         )
 
 
-def choose(shrunk: Shrunk, portable: bool) -> Choice:
-    """The format that is expected to be fastest.
+def choose(shrunk: Shrunk, target: Target) -> Choice:
+    """The format that is expected to be fastest on the target.
 
-    A portable layer is dense; behind a selection of its inputs if it ignores more than half of them.
+    A portable layer is dense; behind a selection of its inputs if it ignores more than half of them. There is no model
+    of costs for GPUs: a layer there is a smaller dense product, or it stays dense.
     """
-    if portable or shrunk.weight.dtype != torch.float32:  # in float64 our layers are plain loops
+    if target.portable or shrunk.weight.dtype != torch.float32:  # in float64 our layers are plain loops
         ignores_most = 0 < 2 * int(shrunk.matrix.any(0).sum()) < shrunk.matrix.shape[1]
         return "gather" if isinstance(shrunk.template, nn.Linear) and ignores_most else "dense"
     work = shrunk.work
     if work.nonzeros == 0:  # a constant: only the bias is left
         return "dense"
+    if target.on_gpu:
+        smaller = work.rows * work.columns <= GPU_STRUCTURED * work.outputs * work.inputs
+        return "structured" if smaller else "dense"
     return min(FORMATS, key=lambda format: seconds(format, work))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from lps.deploy.extraction.channels import Analysis
-from lps.deploy.extraction.formats import KERNEL_FORMATS, Shrunk, build, choose, summarise
+from lps.deploy.extraction.formats import KERNEL_FORMATS, Shrunk, Target, build, choose, summarise
 from lps.deploy.extraction.fuse import fuse
 from lps.deploy.extraction.ops import Convs, Kind, Norms, kind_of
 from lps.deploy.extraction.trace import shape_of
@@ -18,21 +18,20 @@ from lps_kernels.layers import MaxPool2d
 UNKNOWN_POSITIONS = 64  # of a convolution per example, where no shape is known
 
 
-def rebuild(
-    traced: fx.GraphModule, analysis: Analysis, untouched: set[str], batch_size: int, portable: bool
-) -> list[LayerSummary]:
+def rebuild(traced: fx.GraphModule, analysis: Analysis, untouched: set[str], target: Target) -> list[LayerSummary]:
     """Shrink, choose formats, fuse and replace, in this order; says what became of each layer."""
     shrunk: dict[fx.Node, Shrunk] = {}
+    ours_pools = not target.portable and not target.on_gpu  # ours is for the memory order that a CPU's layers leave
     for node in traced.graph.nodes:
         module = analysis.module_of(node)
         if kind_of(node, module) is Kind.LAYER and node.target not in untouched:
-            shrunk[node] = _shrink_layer(node, analysis, batch_size)
+            shrunk[node] = _shrink_layer(node, analysis, target.batch_size)
         elif analysis.kinds[node] is Kind.NORM:
             assert isinstance(module, Norms)
             _put(traced, str(node.target), _shrink_norm(module, analysis.channels[node].kept))
-        elif analysis.kinds[node] is Kind.POOL and type(module) is nn.MaxPool2d and not portable and _is_plain(module):
+        elif analysis.kinds[node] is Kind.POOL and type(module) is nn.MaxPool2d and ours_pools and _is_plain(module):
             _put(traced, str(node.target), MaxPool2d(_pair(module.kernel_size), _pair(module.stride)))
-    formats = {node: choose(layer, portable) for node, layer in shrunk.items()}
+    formats = {node: choose(layer, target) for node, layer in shrunk.items()}
     # A layer that is called at several places must do the same at each.
     ours = {n for n, format in formats.items() if format in KERNEL_FORMATS and n.target not in analysis.fixed}
     with_relu = fuse(traced.graph, ours, analysis)
