@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ SOLVERS: list[dict[str, Any]] = [
     {"solver": "straight-through"},
     {"solver": "straight-through", "share_cost": 0.01},
 ]
-ALPHAS: list[Any] = [0.1, 0.2, 0.2, "rest"]
+ALPHAS = [0.1, 0.15, 0.2, "rest"]
 BETAS = [0.0, 0.5, 1.0, "auto", "max:0.7"]
 STEPS = 15  # of a task: three phases of one epoch with five batches
 MOST = 8  # tasks of one life, so that it stays short
@@ -59,6 +60,25 @@ INPUTS = torch.randn(6, 12, generator=torch.Generator().manual_seed(0))
 def backbone() -> nn.Module:
     """Layers of 120 and 70 weights, neither a multiple of 8 bits per row."""
     return mlp(inputs=12, hidden=(10, 7), dropout=0.1)
+
+
+@dataclass(frozen=True)
+class How:
+    """Pattern, sharing and settings that a task is learnt with."""
+
+    modes: tuple[str, str]
+    config: LPSConfig
+
+
+def make_how(modes: tuple[str, str], solver: dict[str, Any], alpha: Any, beta: Any) -> How:
+    return How(modes, replace(QUICK, epochs=(1, 1, 1), alpha=alpha, beta=beta, **solver))
+
+
+HOW = st.builds(
+    make_how, st.sampled_from(MODES), st.sampled_from(SOLVERS), st.sampled_from(ALPHAS), st.sampled_from(BETAS)
+)
+
+PICK = st.integers(0, 10**6)  # of a task, or of a bit of a file: the remainder by how many there are
 
 
 @dataclass(frozen=True)
@@ -75,8 +95,7 @@ class Stopped:
     """A task whose learning was stopped, with the digest that it has when it is learnt without a stop."""
 
     task: Task
-    config: LPSConfig
-    modes: tuple[str, str]
+    how: How
     before: tuple[str, ...]  # digests of the tasks that were learnt then
     digest: str
 
@@ -84,8 +103,13 @@ class Stopped:
 class Life(RuleBasedStateMachine):
     """Rules are what a user does; invariants are checked after each."""
 
-    @initialize(seed=st.integers(0, 3), norms=st.sampled_from(["frozen", "per-task"]))
-    def begin(self, seed: int, norms: str) -> None:
+    @initialize(
+        seed=st.integers(0, 3),
+        norms=st.sampled_from(["frozen", "per-task"]),
+        hows=st.lists(HOW, min_size=1, max_size=3),
+    )
+    def begin(self, seed: int, norms: str, hows: list[How]) -> None:
+        """A network with some tasks."""
         self.home = tempfile.TemporaryDirectory()
         self.path = Path(self.home.name) / "model.lps"
         torch.manual_seed(seed)
@@ -95,6 +119,8 @@ class Life(RuleBasedStateMachine):
         self.saved: list[Known] = []
         self.stopped: Stopped | None = None
         self.drawn = 0  # tasks so far, learnt or not
+        for how in hows:
+            self.learn(how)
 
     def teardown(self) -> None:
         if hasattr(self, "home"):
@@ -115,32 +141,33 @@ class Life(RuleBasedStateMachine):
         return answers
 
     @precondition(lambda self: len(self.known) < MOST)
-    @rule(
-        modes=st.sampled_from(MODES),
-        solver=st.sampled_from(SOLVERS),
-        alpha=st.sampled_from(ALPHAS),
-        beta=st.sampled_from(BETAS),
-        stop=st.none() | st.integers(1, STEPS - 1),
-    )
-    def learn(self, modes: tuple[str, str], solver: dict[str, Any], alpha: Any, beta: Any, stop: int | None) -> None:
-        """Learn a task, to its end or until it is stopped: then the network is as it was, and the state is kept."""
-        config = replace(QUICK, epochs=(1, 1, 1), alpha=alpha, beta=beta, **solver)
+    @rule(how=HOW)
+    def learn(self, how: How) -> None:
         task = self.next_task()
-        self.net.pattern, self.net.sharing = modes
-        whole = self.net if stop is None else copy.deepcopy(self.net)
+        self.net.pattern, self.net.sharing = how.modes
         try:
-            whole.train().learn(task, config)
+            self.net.train().learn(task, how.config)
         except CapacityError:
             return
-        if stop is None:
-            self.remember(task)
+        self.remember(task)
+
+    @precondition(lambda self: len(self.known) < MOST)
+    @rule(how=HOW, steps=st.integers(1, STEPS - 1))
+    def stop(self, how: How, steps: int) -> None:
+        """Learn a task until it is stopped: the network is as it was, and the state is kept."""
+        task = self.next_task()
+        self.net.pattern, self.net.sharing = how.modes
+        whole = copy.deepcopy(self.net)
+        try:
+            whole.learn(task, how.config)
+        except CapacityError:
             return
         checkpoint = Checkpoint(self.path.parent / "state")
         checkpoint.clear()
         with pytest.raises(StoppedError):
-            self.net.learn(task, config, listener=StopAt(checkpoint, stop), checkpoint=checkpoint)
+            self.net.learn(task, how.config, listener=StopAt(checkpoint, steps), checkpoint=checkpoint)
         before = tuple(known.digest for known in self.known)
-        self.stopped = Stopped(task, config, modes, before, whole.digest(len(whole.learnt)))
+        self.stopped = Stopped(task, how, before, whole.digest(len(whole.learnt)))
 
     @precondition(lambda self: self.stopped is not None and len(self.known) < MOST)
     @rule(again=st.none() | st.integers(1, 3))
@@ -150,13 +177,13 @@ class Life(RuleBasedStateMachine):
         stopped = self.stopped
         checkpoint = Checkpoint(self.path.parent / "state")
         listener = None if again is None else StopAt(checkpoint, again)
-        self.net.pattern, self.net.sharing = stopped.modes
+        self.net.pattern, self.net.sharing = stopped.how.modes
         if stopped.before != tuple(known.digest for known in self.known):
             with pytest.raises((ConfigError, CapacityError)):
-                self.net.learn(stopped.task, stopped.config, listener=listener, checkpoint=checkpoint)
+                self.net.learn(stopped.task, stopped.how.config, listener=listener, checkpoint=checkpoint)
             return
         try:
-            self.net.learn(stopped.task, stopped.config, listener=listener, checkpoint=checkpoint)
+            self.net.learn(stopped.task, stopped.how.config, listener=listener, checkpoint=checkpoint)
         except StoppedError:
             return
         self.remember(stopped.task)
@@ -164,23 +191,20 @@ class Life(RuleBasedStateMachine):
         checkpoint.clear()
         self.stopped = None
 
-    @precondition(lambda self: self.known)
     @rule(precision=st.sampled_from(["fp32", "bf16"]))
     def evaluate(self, precision: str) -> None:
         for number, known in enumerate(self.known, 1):
             assert 0 <= self.net.accuracy(number, known.task.test, precision=precision) <= 1
 
-    @precondition(lambda self: self.known)
-    @rule(data=st.data())
-    def serve(self, data: st.DataObject) -> None:
+    @rule(picks=st.lists(PICK, min_size=len(INPUTS), max_size=len(INPUTS)))
+    def serve(self, picks: list[int]) -> None:
         """A batch with a task per example."""
-        tasks = data.draw(st.lists(st.integers(1, len(self.known)), min_size=len(INPUTS), max_size=len(INPUTS)))
+        tasks = [1 + pick % len(self.known) for pick in picks]
         logits = self.net.eval()(INPUTS, tasks)
         for row, number in enumerate(tasks):
             expected = self.known[number - 1].answers[row]
             torch.testing.assert_close(logits[row, : len(expected)], expected, rtol=1e-5, atol=1e-5)
 
-    @precondition(lambda self: self.known)
     @rule()
     def save(self) -> None:
         self.net.save(self.path)
@@ -194,30 +218,28 @@ class Life(RuleBasedStateMachine):
         self.known = list(self.saved)
 
     @precondition(lambda self: self.saved)
-    @rule(data=st.data())
-    def damage(self, data: st.DataObject) -> None:
+    @rule(pick=PICK)
+    def damage(self, pick: int) -> None:
         """Flip a bit of a copy of the file: it is refused, and the file itself is as good as before."""
         content = bytearray(self.path.read_bytes())
-        place = data.draw(st.integers(0, 8 * len(content) - 1))
+        place = pick % (8 * len(content))
         content[place // 8] ^= 1 << place % 8
         copied = self.path.with_name("damaged.lps")
         copied.write_bytes(content)
         with pytest.raises(FileFormatError):
             lps.load(copied)
 
-    @precondition(lambda self: self.known)
-    @rule(data=st.data())
-    def extract(self, data: st.DataObject) -> None:
-        number = data.draw(st.integers(1, len(self.known)))
+    @rule(pick=PICK)
+    def extract(self, pick: int) -> None:
+        number = 1 + pick % len(self.known)
         cut = self.net.extract(number, batch_size=len(INPUTS))
         with torch.no_grad():
             checked_difference("the cut-out task", cut(INPUTS), self.known[number - 1].answers)
 
-    @precondition(lambda self: self.known)
-    @rule(data=st.data(), take=st.booleans())
-    def cut_down(self, data: st.DataObject, take: bool) -> None:
+    @rule(pick=PICK, take=st.booleans())
+    def cut_down(self, pick: int, take: bool) -> None:
         """One task as a network of its own; perhaps life goes on with it."""
-        number = data.draw(st.integers(1, len(self.known)))
+        number = 1 + pick % len(self.known)
         alone, known = one_task(self.net, number), self.known[number - 1]
         assert same_bits(self.answers(alone, 1), known.answers)
         assert alone.digest(1) == known.digest
@@ -225,10 +247,10 @@ class Life(RuleBasedStateMachine):
             self.net, self.known = alone, [known]
 
     @precondition(lambda self: self.saved)
-    @rule(data=st.data())
-    def export(self, data: st.DataObject) -> None:
+    @rule(pick=PICK)
+    def export(self, pick: int) -> None:
         """One task of the file, as a file."""
-        number = data.draw(st.integers(1, len(self.saved)))
+        number = 1 + pick % len(self.saved)
         output = self.path.with_name("task.lps")
         assert export([str(self.path), "--task", str(number), "--format", "lps", "--output", str(output)]) == 0
         assert same_bits(self.answers(lps.load(output), 1), self.saved[number - 1].answers)
@@ -239,11 +261,6 @@ class Life(RuleBasedStateMachine):
         twin = Lifelong(backbone(), 7, norms=self.norms)
         twin.load_state_dict(self.net.state_dict())
         self.net = twin
-
-    @rule()
-    def train(self) -> None:
-        """What a user may do between two tasks."""
-        self.net.train()
 
     @invariant()
     def nothing_is_forgotten(self) -> None:
@@ -285,20 +302,49 @@ class Life(RuleBasedStateMachine):
         assert same_bits(self.answers(net, len(self.saved)), self.saved[-1].answers)
 
 
-def live(lives: int, steps: int) -> None:
-    torch.set_num_threads(1)
-    run_state_machine_as_test(
-        Life,
-        settings=settings(
-            max_examples=lives, stateful_step_count=steps, deadline=None, derandomize=True, database=None
-        ),
-    )
-
-
-def test_a_few_short_lives() -> None:
-    live(3, 12)
+@pytest.mark.parametrize("norms", ["frozen", "per-task"])
+def test_one_life(norms: str) -> None:
+    """All rules once or more, in an order that one person might choose."""
+    hows = [make_how(modes, solver, 0.15, "max:0.7") for modes, solver in zip(MODES, SOLVERS, strict=True)]
+    life = Life()
+    steps: list[Callable[[], object]] = [
+        lambda: life.begin(seed=0, norms=norms, hows=hows[:2]),
+        life.save,
+        lambda: life.stop(how=hows[2], steps=7),
+        lambda: life.resume(again=2),
+        lambda: life.resume(again=None),
+        lambda: life.damage(pick=12345),
+        life.state_dict,
+        lambda: life.serve(picks=[0, 1, 2, 0, 1, 2]),
+        lambda: life.extract(pick=2),
+        lambda: life.evaluate(precision="fp32"),
+        lambda: life.stop(how=hows[3], steps=12),
+        life.load,
+        lambda: life.resume(again=None),  # refused: the third task is gone
+        lambda: life.learn(how=hows[0]),
+        life.save,
+        lambda: life.export(pick=1),
+        lambda: life.cut_down(pick=2, take=True),
+        lambda: life.learn(how=hows[1]),
+    ]
+    try:
+        for step in steps:
+            step()
+            life.nothing_is_forgotten()
+            life.every_weight_has_one_owner()
+            life.shares_add_up()
+            life.the_file_gives_back_what_was_saved()
+        assert len(life.known) == 2
+        assert len(life.saved) == 3
+        assert life.stopped is not None
+    finally:
+        life.teardown()
 
 
 @pytest.mark.slow
 def test_many_lives() -> None:
-    live(20, 15)
+    torch.set_num_threads(1)
+    run_state_machine_as_test(
+        Life,
+        settings=settings(max_examples=40, stateful_step_count=20, deadline=None, derandomize=True, database=None),
+    )
