@@ -13,10 +13,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import Field
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO, cast
 
 import torch
 
@@ -100,9 +100,11 @@ def _flag_type(read: Callable[[str], object]) -> Callable[[str], object]:
 def guarded(prog: str, command: Callable[[], int]) -> int:
     """Run a command; what the user can put right becomes one sentence instead of a traceback."""
     _fill_streams()
+    output = Output(sys.stdout)
     try:
-        code = command()
-        _flush_output()
+        with redirect_stdout(cast("TextIO", output)):
+            code = command()
+            output.flush()
         return code
     except LPSError as error:
         sentence, code = str(error), error.exit_code
@@ -110,8 +112,6 @@ def guarded(prog: str, command: Callable[[], int]) -> int:
         sentence, code = f"{error.filename}: {error.strerror}" if error.filename else str(error), FAILED
     except KeyboardInterrupt as error:
         sentence, code = str(error) or "interrupted", INTERRUPTED
-    with suppress(LPSError):
-        _flush_output()
     complain(prog, sentence)
     return code
 
@@ -122,11 +122,13 @@ def complain(prog: str, sentence: str) -> None:
         print(f"{prog}: {escaped(sentence)}", file=sys.stderr)
 
 
-class Dispensable(io.TextIOBase):
-    """A stream that a command can do without: once writing to it has failed, ``problem`` says why, and it is silent."""
+class Output(io.TextIOBase):
+    """Standard output. If it fails, nothing more is written to it; if it is ``needed``, that is an error, otherwise
+    ``problem`` tells of it.
+    """
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
+    def __init__(self, stream: TextIO, *, needed: bool = True) -> None:
+        self.stream, self.needed = stream, needed
         self.problem: str | None = None
 
     @property
@@ -152,12 +154,20 @@ class Dispensable(io.TextIOBase):
         self._attempt(self.stream.flush)
 
     def _attempt(self, action: Callable[[], object]) -> None:
-        if self.problem is None:
-            try:
-                action()
-            except OSError as error:
-                self.problem = error.strerror or str(error)
-                _discard(self.stream)
+        if self.problem is not None:
+            return
+        try:
+            action()
+        except WriteError as error:  # of an Output around this stream
+            self.problem = str(error)
+        except OSError as error:
+            self.problem = f"standard output: could not be written: {error.strerror}"
+            # Nowhere is where it leads from now on: Python would try again, and complain, when it ends.
+            descriptor = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(descriptor, self.stream.fileno())
+            os.close(descriptor)
+        if self.needed and self.problem is not None:
+            raise WriteError(self.problem)
 
 
 def _fill_streams() -> None:
@@ -171,21 +181,6 @@ def _fill_streams() -> None:
         sys.stdout = os.fdopen(1, "w", closefd=False)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
-
-
-def _flush_output() -> None:
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        _discard(sys.stdout)
-        raise WriteError(f"standard output: could not be written: {error.strerror}") from None
-
-
-def _discard(stream: TextIO) -> None:
-    """Let a stream that cannot be written lead nowhere, or Python would try it again, and complain, at its end."""
-    descriptor = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(descriptor, stream.fileno())
-    os.close(descriptor)
 
 
 def check_output(output: str, sources: Iterable[str | Path]) -> Path:

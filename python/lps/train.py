@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TextIO, cast
 
-from lps.cli import COMMANDS, Dispensable, Parser, complain, guarded, use_device
+from lps.cli import COMMANDS, Output, Parser, complain, guarded, use_device
 from lps.data import BENCHMARKS
 from lps.errors import ConfigError
 from lps.methods.lps.config import LPSConfig
@@ -50,12 +50,12 @@ def _main(arguments: list[str]) -> int:
         _check_is_run(output)
         before = settings_from(read_settings(output / CONFIG))
     device = use_device(settings.device, settings.threads)
-    screen = Dispensable(sys.stdout)
+    screen = Output(sys.stdout, needed=False)
     with redirect_stdout(cast("TextIO", screen)):  # a closed pipe or a full disk must not end training
         results, path = train(settings, output, before, device)
         print(summary(results, str(path)), flush=True)
     if screen.problem is not None:
-        complain(PROG, f"standard output: could not be written: {screen.problem}; the run in {path} is complete")
+        complain(PROG, f"{screen.problem}; the run in {path} is complete")
     return 0
 
 
