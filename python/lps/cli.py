@@ -31,6 +31,8 @@ COMMANDS = {
     "infer": "classify arrays or images with one task of a file",
 }
 
+MOST_LETTERS = 600  # of a refusal; argparse repeats arguments of any length
+
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 
 
@@ -60,6 +62,8 @@ class Parser(argparse.ArgumentParser):
         if choice:
             flag, got, known = choice.groups()
             sentence = f"{flag}: expected one of {known.replace(chr(39), '')}, got {got}"
+        if len(sentence) > MOST_LETTERS:
+            sentence = f"{sentence[:MOST_LETTERS]}..."
         self.exit(REFUSED, f"{self.prog}: {escaped(sentence)}\n")
 
 
