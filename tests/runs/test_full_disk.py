@@ -16,6 +16,10 @@ from pathlib import Path
 import pytest
 from lps import train
 from lps.artifact.read import load
+from lps.errors import WriteError
+from lps.runs.directory import RunDirectory
+from lps.runs.events import Row
+from lps.runs.settings import settings_from
 
 from tests.command import ENVIRONMENT, command
 from tests.runs.tfevents import event_files, events_in
@@ -103,6 +107,22 @@ def test_the_disk_fills_up_at_a_random_moment(whole: Path, disk: Path, seed: int
     assert train.main(["--resume", "--output", str(path)]) == 0
     assert model.read_bytes() == (whole / "model.lps").read_bytes()
     assert all(rest == 0 for _, rest in map(events_in, event_files(path)))
+
+
+def test_rows_and_events_on_a_full_disk(disk: Path) -> None:
+    """The row that does not fit is noticed at once, and nothing of it stays."""
+    with RunDirectory(disk, settings_from({}), 0, 0) as directory:
+        row = Row(1, "admm", "epoch", 1, 1, 0.5, 0.1, 0.1, loss=1.0)
+        directory.row(row)
+        fill(disk)
+        with pytest.raises(WriteError, match=r"could not be written: No space left on device; free some space"):
+            for _ in range(1000):  # the last page of a file has room for some
+                directory.row(row)
+    assert (disk / "metrics.csv").read_bytes().endswith(b"\n")
+    (file,) = event_files(disk)
+    events, rest = events_in(file)
+    assert len(events) > 4
+    assert rest == 0
 
 
 def test_a_disk_that_is_full_from_the_start(whole: Path, disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
