@@ -8,17 +8,20 @@ share_cores()  # before anything loads torch
 
 import argparse
 import importlib
+import io
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout, suppress
 from dataclasses import Field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO, cast
 
 import torch
 
-from lps.errors import ConfigError, LPSError
-from lps.options import is_unicode, shown
+from lps.errors import ConfigError, LPSError, WriteError
+from lps.options import escaped, is_unicode, shown
 from lps_kernels.tf32 import apply_to_torch
 
 COMMANDS = {
@@ -27,6 +30,8 @@ COMMANDS = {
     "export": "cut one task out of a file, for torch, for ONNX or as a file of its own",
     "infer": "classify arrays or images with one task of a file",
 }
+
+MOST_LETTERS = 600  # of a refusal; argparse repeats arguments of any length
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 
@@ -57,7 +62,9 @@ class Parser(argparse.ArgumentParser):
         if choice:
             flag, got, known = choice.groups()
             sentence = f"{flag}: expected one of {known.replace(chr(39), '')}, got {got}"
-        self.exit(REFUSED, f"{self.prog}: {sentence}\n")
+        if len(sentence) > MOST_LETTERS:
+            sentence = f"{sentence[:MOST_LETTERS]}..."
+        self.exit(REFUSED, f"{self.prog}: {escaped(sentence)}\n")
 
 
 def whole(text: str) -> int:
@@ -96,16 +103,88 @@ def _flag_type(read: Callable[[str], object]) -> Callable[[str], object]:
 
 def guarded(prog: str, command: Callable[[], int]) -> int:
     """Run a command; what the user can put right becomes one sentence instead of a traceback."""
+    _fill_streams()
+    output = Output(sys.stdout)
     try:
-        return command()
+        with redirect_stdout(cast("TextIO", output)):
+            code = command()
+            output.flush()
+        return code
     except LPSError as error:
         sentence, code = str(error), error.exit_code
     except OSError as error:
         sentence, code = f"{error.filename}: {error.strerror}" if error.filename else str(error), FAILED
     except KeyboardInterrupt as error:
         sentence, code = str(error) or "interrupted", INTERRUPTED
-    print(f"{prog}: {sentence}", file=sys.stderr)
+    complain(prog, sentence)
     return code
+
+
+def complain(prog: str, sentence: str) -> None:
+    """Print a sentence on one line to the standard error, if that is possible."""
+    with suppress(OSError):
+        print(f"{prog}: {escaped(sentence)}", file=sys.stderr)
+
+
+class Output(io.TextIOBase):
+    """Standard output. If it fails, nothing more is written to it; if it is ``needed``, that is an error, otherwise
+    ``problem`` tells of it.
+    """
+
+    def __init__(self, stream: TextIO, *, needed: bool = True) -> None:
+        self.stream, self.needed = stream, needed
+        self.problem: str | None = None
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Of the stream."""
+        return self.stream.encoding
+
+    def fileno(self) -> int:
+        """Of the stream."""
+        return self.stream.fileno()
+
+    def isatty(self) -> bool:
+        """Whether the stream is a terminal."""
+        return self.stream.isatty()
+
+    def write(self, text: str) -> int:
+        """Write the text, unless that has failed before."""
+        self._attempt(lambda: self.stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream, unless that has failed before."""
+        self._attempt(self.stream.flush)
+
+    def _attempt(self, action: Callable[[], object]) -> None:
+        if self.problem is not None:
+            return
+        try:
+            action()
+        except WriteError as error:  # of an Output around this stream
+            self.problem = str(error)
+        except OSError as error:
+            self.problem = f"standard output: could not be written: {error.strerror}"
+            # Nowhere is where it leads from now on: Python would try again, and complain, when it ends.
+            descriptor = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(descriptor, self.stream.fileno())
+            os.close(descriptor)
+        if self.needed and self.problem is not None:
+            raise WriteError(self.problem)
+
+
+def _fill_streams() -> None:
+    """Let standard streams that are closed (``>&-``) lead nowhere; the next files would get their numbers, and with
+    them what is printed.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
 def check_output(output: str, sources: Iterable[str | Path]) -> Path:

@@ -29,6 +29,10 @@ class FileFormatError(LPSError, ValueError):
     """A file that is not a complete, undamaged model.lps or state."""
 
 
+class WriteError(LPSError):
+    """A file that could not be written, on a full disk for instance; what was there before is as it was."""
+
+
 class StoppedError(LPSError):
     """Learning was asked to stop; with a checkpoint, the state of the task is saved."""
 

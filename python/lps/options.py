@@ -22,6 +22,7 @@ Kind = TypeVar("Kind")
 
 Text = Annotated[str, Meta(pattern=r"^[^\0]+\Z")]  # a path or a name
 TEXT = "text that is neither empty nor holds NUL"
+MOST_BRACKETS = 50  # one in another; settings need three
 NO_UNICODE = "text that is not UTF-8"
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: TEXT}
@@ -88,6 +89,11 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else ascii(text)
 
 
+def escaped(text: str) -> str:
+    """The text with each character that would break a line or cannot be printed as an escape."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
 def is_unicode(text: str) -> bool:
     """Whether the text can be stored; surrogates, which stand for bytes that are not UTF-8, cannot."""
     return not re.search("[\ud800-\udfff]", text)
@@ -119,6 +125,11 @@ def read_yaml(text: str) -> object:
 
 class _Loader(yaml.SafeLoader):
     """Plain values only. Aliases are refused: with them a few lines can stand for gigabytes."""
+
+    def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:  # noqa: N803
+        if self.flow_level == MOST_BRACKETS:  # of 100,000 the scanner would take 10 s to say no
+            raise RecursionError
+        super().fetch_flow_collection_start(TokenClass)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):

@@ -7,10 +7,12 @@ from lps.environment import share_cores
 share_cores()  # before anything loads torch
 
 import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TextIO, cast
 
-from lps.cli import COMMANDS, Parser, guarded, use_device
+from lps.cli import COMMANDS, Output, Parser, complain, guarded, use_device
 from lps.data import BENCHMARKS
 from lps.errors import ConfigError
 from lps.methods.lps.config import LPSConfig
@@ -48,8 +50,12 @@ def _main(arguments: list[str]) -> int:
         _check_is_run(output)
         before = settings_from(read_settings(output / CONFIG))
     device = use_device(settings.device, settings.threads)
-    results, path = train(settings, output, before, device)
-    print(summary(results, str(path)))
+    screen = Output(sys.stdout, needed=False)
+    with redirect_stdout(cast("TextIO", screen)):  # a closed pipe or a full disk must not end training
+        results, path = train(settings, output, before, device)
+        print(summary(results, str(path)), flush=True)
+    if screen.problem is not None:
+        complain(PROG, f"{screen.problem}; the run in {path} is complete")
     return 0
 
 
@@ -93,7 +99,9 @@ def _parse(arguments: list[str]) -> _Command:
 
 def _check_is_run(path: Path) -> None:
     if not (path / CONFIG).is_file():
-        raise ConfigError(f"output: {path} holds no run to go on with: it has no {CONFIG}")
+        raise ConfigError(
+            f"output: {path} holds no run to go on with: it has no {CONFIG}; without --resume a new one begins"
+        )
 
 
 if __name__ == "__main__":

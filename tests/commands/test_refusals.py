@@ -95,7 +95,7 @@ def contents() -> dict[Path, bytes | None]:
         ("--output \0", "output: expected text that is neither empty nor holds NUL, got '\\x00'"),
         ("--data-dir \udcff", "--data-dir: expected text in UTF-8, got '\\udcff'"),
         ("--seed \udcff", "--seed: expected text in UTF-8, got '\\udcff'"),
-        ("--config \0", "'\\x00': cannot be read: embedded null byte"),
+        ("--config \0", "'\\x00': cannot be read: its name holds a NUL character"),
         ("--alpha {a", "--alpha: expected YAML, got a problem in line 1"),
         ("--nope", "unrecognized arguments: --nope"),
         ("--alpha", "--alpha: expected one argument"),
@@ -152,7 +152,7 @@ def test_arguments(capsys: pytest.CaptureFixture[str], arguments: str, words: st
         ("seed: !!python/object/apply:os.getpid []\n", "mine.yaml: expected YAML, got a problem in line 1"),
         (f"alpha: {'[' * 50_000}\n", "mine.yaml: expected YAML, got too many nested brackets"),
         ("a: &a [1]\nalpha: *a\n", "mine.yaml: expected YAML, got a problem: aliases (*name) are not read"),
-        (f"alpha: {'1' * 100_000}\n", "mine.yaml: expected a file of settings, got more than 100000 bytes"),
+        (f"alpha: {'1' * 100_000}\n", "mine.yaml: cannot be read: expected at most 100,000 bytes, got more"),
         ("seed: 1\n---\nseed: 2\n", "mine.yaml: expected YAML, got a problem in line 2"),
     ],
 )

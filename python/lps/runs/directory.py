@@ -6,27 +6,33 @@ Files that a resumed run reads are replaced atomically, so that a run can be kil
 from __future__ import annotations
 
 import csv
+import io
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields
 from functools import cached_property
 from itertools import count
-from math import isnan
+from math import isfinite, isnan
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Annotated, Any
 
+import msgspec
 import torch
-from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
+from msgspec import Meta
 
-from lps.artifact.atomic import is_temporary, write_atomically
+from lps.artifact.atomic import Log, is_temporary, write_atomically
 from lps.errors import ConfigError, FileFormatError
 from lps.lifelong import Lifelong
 from lps.methods import Method
+from lps.reading import open_regular, parse_json, read_bytes
 from lps.runs import metrics
 from lps.runs.events import Resumed, Row, TaskReport
 from lps.runs.lock import LOCK
 from lps.runs.settings import Settings
+from lps.runs.tensorboard import Events
+from lps.task import Learnt
 from lps_kernels import __version__
 
 CONFIG, RESULTS, METRICS, MODEL = "config.yaml", "results.json", "metrics.csv", "model.lps"
@@ -36,29 +42,58 @@ STATE = "state"  # the folder with the state of the task being learnt
 _PLACE = ("task", "phase", "event", "epoch", "step", "seconds", "layer")
 
 
+MOST_BYTES = 1 << 30  # of results.json and of metrics.csv; a run of 127 tasks with 1,000 epochs each has some 100 MB
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]  # the sum over all tasks is finite, too
+
+
+@dataclass(kw_only=True)
+class TaskRecord:
+    """What was measured of one task; None stands for a value that there is not."""
+
+    name: str
+    seconds: Seconds
+    phase_seconds: dict[str, Seconds]
+    validation_before_projection: Share | None
+    validation_after_projection: Share | None
+    validation: Share | None
+    residuals: list[tuple[float | None, float | None, float | None]]  # of TaskReport
+    shares: dict[str, Share | None] = field(default_factory=dict)  # records of earlier versions have none
+    digest: str
+
+
 @dataclass
 class Records:
     """What was measured per task; the rest of results.json is computed from it and the network."""
 
     accuracy: list[list[float]] = field(default_factory=list)  # row i: tasks 1 to i after task i
-    tasks: list[dict[str, Any]] = field(default_factory=list)
+    tasks: list[TaskRecord] = field(default_factory=list)
 
     def add(self, report: TaskReport, digest: str, accuracy: list[float], seconds: float) -> None:
         """Append a task."""
         self.accuracy.append(accuracy)
         self.tasks.append(
-            {
-                "name": report.name,
-                "seconds": seconds,
-                "phase_seconds": report.seconds,
-                "validation_before_projection": _known(report.accuracy_before_projection),
-                "validation_after_projection": _known(report.accuracy_after_projection),
-                "validation": _known(report.accuracy),
-                "residuals": [[_known(value) for value in residual] for residual in report.residuals],
-                "shares": {layer: _known(share) for layer, share in report.shares.items()},
-                "digest": digest,
-            }
+            TaskRecord(
+                name=report.name,
+                seconds=seconds,
+                phase_seconds=report.seconds,
+                validation_before_projection=_known(report.accuracy_before_projection),
+                validation_after_projection=_known(report.accuracy_after_projection),
+                validation=_known(report.accuracy),
+                residuals=[(_known(rho), _known(primal), _known(dual)) for rho, primal, dual in report.residuals],
+                shares={layer: _known(share) for layer, share in report.shares.items()},
+                digest=digest,
+            )
         )
+
+
+@dataclass
+class _Results:
+    """The part of results.json that a resumed run reads."""
+
+    accuracy: list[list[Share | None]]
+    tasks: list[TaskRecord]
 
 
 def make_next(benchmark: str) -> Path:
@@ -86,22 +121,42 @@ def _is_left_over(file: Path) -> bool:
     return file.name == LOCK or is_temporary(file)
 
 
-def read_records(path: Path, learnt: int) -> Records:
-    """The records of the first ``learnt`` tasks of a run; a task that was recorded but not saved is left out."""
+def check_members(path: Path) -> None:
+    """Refuse a run whose files are pipes, devices or folders, or lead nowhere, before they are waited for or a learnt
+    task cannot be written.
+    """
+    state = path / STATE
+    if state.is_symlink() or state.exists():
+        if not state.is_dir():
+            raise FileFormatError(f"{state}: expected a folder; delete it to learn the task from its start")
+        states = list(state.glob("state-*"))
+    else:
+        states = []
+    for file in (*(path / name for name in (CONFIG, RESULTS, METRICS, MODEL)), *states):
+        try:
+            if file.is_symlink() or file.exists():
+                open_regular(file).close()
+        except OSError as error:
+            raise FileFormatError(f"{file}: cannot be read: {error.strerror}; put the file of the run there") from None
+
+
+def read_records(path: Path, learnt: Sequence[Learnt]) -> Records:
+    """The records of a run's learnt tasks; a task that was recorded but not saved is left out."""
+    file, remedy = path / RESULTS, "put the file of the run there, or start another run"
     try:
-        results = json.loads((path / RESULTS).read_text(encoding="utf-8"))
-        rows = [[float(value) for value in row if value is not None] for row in results["accuracy"]][:learnt]
-        tasks = [dict(task) for task in results["tasks"]][:learnt]
-        for task in tasks:  # what the table shows
-            float(task["seconds"]), str(task["name"])
-    except FileNotFoundError:
-        raise FileFormatError(
-            f"{path / RESULTS}: is missing, but {MODEL} has {learnt} tasks; start another run"
-        ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(f"{path / RESULTS}: is not the record of a run ({error}); start another run") from None
-    if [len(row) for row in rows] != list(range(1, learnt + 1)) or len(tasks) != learnt:
-        raise FileFormatError(f"{path / RESULTS}: lacks some of the {learnt} tasks of {MODEL}; start another run")
+        results = msgspec.convert(parse_json(read_bytes(file, MOST_BYTES)), _Results)
+    except OSError as error:
+        raise FileFormatError(f"{file}: cannot be read: {error.strerror}; {remedy}") from None
+    except ValueError as error:
+        raise FileFormatError(f"{file}: is not the record of a run ({error}); {remedy}") from None
+    tasks = results.tasks[: len(learnt)]
+    rows = [[value for value in row[:number] if value is not None] for number, row in enumerate(results.accuracy, 1)]
+    rows = rows[: len(learnt)]
+    if [len(row) for row in rows] != list(range(1, len(learnt) + 1)) or len(tasks) != len(learnt):
+        raise FileFormatError(f"{file}: lacks some of the {len(learnt)} tasks of {MODEL}; {remedy}")
+    for record, task in zip(tasks, learnt, strict=True):
+        if (record.name, record.digest) != (task.name, task.digest):
+            raise FileFormatError(f"{file}: is not of the tasks in {MODEL}, from {task.name} on; {remedy}")
     return Records(rows, tasks)
 
 
@@ -125,8 +180,8 @@ def _results_of(settings: Settings, method: Method, records: Records, artifact_b
         "bwt": _known(metrics.bwt(matrix)),
         **method.figures(),
         "artifact_bytes": artifact_bytes,
-        "seconds": sum(task["seconds"] for task in records.tasks),
-        "tasks": records.tasks,
+        "seconds": sum(task.seconds for task in records.tasks),
+        "tasks": [asdict(task) for task in records.tasks],
         "version": __version__,
         "threads": torch.get_num_threads(),
         "device": settings.device,
@@ -141,14 +196,15 @@ class RunDirectory:
         self._steps = self._purge = steps
         for folder in (path, path / STATE):
             for file in filter(is_temporary, folder.glob(".*")):
-                file.unlink()
+                with suppress(IsADirectoryError):  # not ours
+                    file.unlink()
         # First of all: without it there is no run to go on with.
         write_atomically(path / CONFIG, settings.to_yaml().encode())
         self._rows, self._unfinished = self._read_rows(learnt)
         self._files = ExitStack()
 
     @cached_property
-    def _table(self) -> TextIO:
+    def _table(self) -> Log:
         """metrics.csv, open for more rows, without those of steps that will be taken again.
 
         Not before the first new row: until then a run that is refused or killed must leave all rows where they are.
@@ -156,15 +212,17 @@ class RunDirectory:
         path = self.path / METRICS
         header = ",".join(option.name for option in fields(Row))
         write_atomically(path, ("\n".join([header, *self._rows]) + "\n").encode())
-        return self._files.enter_context(path.open("a", newline="", encoding="utf-8"))
+        table = Log(path)
+        self._files.callback(table.close)
+        return table
 
     @cached_property
-    def _events(self) -> SummaryWriter:
+    def _events(self) -> Events:
         # Events of steps that will be taken again are to be forgotten, like their rows. TensorBoard forgets those at
         # the step and after it, but what was told of the last step that was saved stands.
-        writer = SummaryWriter(str(self.path), purge_step=self._purge + 1 if self._purge else 0)
-        self._files.callback(writer.close)
-        return writer
+        events = Events(self.path, self._purge + 1 if self._purge else 0)
+        self._files.callback(events.close)
+        return events
 
     def __enter__(self) -> RunDirectory:
         """The files are closed at the end of the block."""
@@ -183,19 +241,20 @@ class RunDirectory:
 
     def row(self, row: Row) -> None:
         """Add a line to metrics.csv and its values to the events."""
-        csv.writer(self._table).writerow([_known(value) for value in astuple(row)])
-        self._table.flush()
+        line = io.StringIO()
+        csv.writer(line).writerow([_known(value) for value in astuple(row)])
+        self._table.add(line.getvalue().encode())
         for option in fields(Row):
             value = getattr(row, option.name)
             if option.name not in _PLACE and not isnan(value):
                 name = "/".join(filter(None, (f"task {row.task}", row.layer, option.name)))
-                self._events.add_scalar(name, value, self._steps + row.step)
+                self._events.add(name, value, self._steps + row.step)
 
     def save(self, net: Lifelong, method: Method, records: Records, steps: int) -> dict[str, Any]:
         """Write the network and the results after a task of ``steps`` steps."""
         self._steps += steps
         for number, accuracy in enumerate(records.accuracy[-1], start=1):
-            self._events.add_scalar(f"test accuracy/task {number}", accuracy, self._steps)
+            self._events.add(f"test accuracy/task {number}", accuracy, self._steps)
         # After a kill between these two lines the surplus record is ignored; in the other order it would be missing.
         write_results(self.path, self.settings, method, records)
         net.save(self.path / MODEL)
@@ -204,7 +263,8 @@ class RunDirectory:
     def _read_rows(self, learnt: int) -> tuple[list[str], list[str]]:
         """The rows of finished tasks, and those of the task under way; whatever else is in the file is left out."""
         path = self.path / METRICS
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        text = read_bytes(path, MOST_BYTES).decode(errors="replace") if path.exists() else ""
+        lines = text.splitlines()
         finished = {str(task) for task in range(1, learnt + 1)}
         tasks = [(line.partition(",")[0], line) for line in lines]
         kept = [line for task, line in tasks if task in finished]
@@ -212,5 +272,5 @@ class RunDirectory:
 
 
 def _known(value: Any) -> Any:
-    """None for NaN, which JSON does not know; csv leaves it empty."""
-    return None if isinstance(value, float) and isnan(value) else value
+    """None for NaN and infinities, which JSON does not know; csv leaves them empty."""
+    return None if isinstance(value, float) and not isfinite(value) else value

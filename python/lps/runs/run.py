@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
@@ -15,20 +14,21 @@ import torch
 
 from lps.artifact.read import load
 from lps.data import Stream, stream
-from lps.errors import CapacityError, ConfigError, DivergedError, FileFormatError, StoppedError
+from lps.errors import CapacityError, ConfigError, DivergedError, FileFormatError, StoppedError, WriteError
 from lps.lifelong import Lifelong
 from lps.methods import METHODS, Method
 from lps.methods.lps.phases import phases_of
 from lps.methods.lps.plan import plan_task
 from lps.models import Architecture, create
 from lps.partition import groups_with
-from lps.runs.checkpoint import Checkpoint
+from lps.runs.checkpoint import Checkpoint, State
 from lps.runs.directory import (
     CONFIG,
     MODEL,
     STATE,
     Records,
     RunDirectory,
+    check_members,
     check_unused,
     make_next,
     read_records,
@@ -37,7 +37,7 @@ from lps.runs.directory import (
 from lps.runs.lock import locked
 from lps.runs.progress import Progress
 from lps.runs.settings import Settings, contradiction
-from lps.runs.signals import stop_on_signals
+from lps.runs.signals import Request, stop_on_signals
 from lps.task import Learnt, Task, steps_per_epoch
 
 
@@ -49,9 +49,11 @@ def train(
     ``before`` are the settings that the run in ``output`` was started with, if it is to be resumed.
     """
     with ExitStack() as stack:
+        request = stack.enter_context(stop_on_signals())
         net, records = None, Records()
         if output is not None and before is not None:
             stack.enter_context(locked(output))
+            check_members(output)
             net, records = _learnt_before(output, before, settings)
             if net is not None and len(net.learnt) == settings.tasks:
                 # Written again: a run that was killed right after its last task did not get to it.
@@ -66,7 +68,7 @@ def train(
         if before is None:
             stack.enter_context(locked(path))
             check_unused(path)  # again: another run may have started in it meanwhile
-        results = _learn(net.to(device), tasks, settings, path, records)
+        results = _learn(net.to(device), tasks, settings, path, records, request)
     print()  # between the log and what the command prints
     return results, path
 
@@ -79,18 +81,29 @@ def _learnt_before(path: Path, before: Settings, settings: Settings) -> tuple[Li
     if (path / MODEL).exists():
         net = load(path / MODEL)
         saved, learnt = net.metadata.stream, len(net.learnt)
-        if saved is None or replace(saved, tasks=before.tasks) != before.source():
+        others = [name for name in ("pattern", "sharing", "norms") if getattr(net, name) != getattr(before, name)]
+        if saved is None or replace(saved, tasks=before.tasks) != before.source() or others:
             raise FileFormatError(f"{path / MODEL}: was not written by the run of {path / CONFIG}; start another run")
     checkpoint = Checkpoint(path / STATE)
     state = checkpoint.load()
-    begun = state is not None and state["belongs_to"]["number"] > learnt
+    begun = state is not None and _number(state, path) > learnt
     if problem := contradiction(before, settings, learnt, begun=begun):
         raise ConfigError(problem)
     if net is not None:
-        records = read_records(path, learnt)
+        records = read_records(path, net.learnt)
     if not begun:
         checkpoint.clear()  # of a task that is in the file: the run was killed before it could delete it
     return net, records
+
+
+def _number(state: State, path: Path) -> int:
+    """The task that a state is of, counted from 1."""
+    try:
+        return int(state["belongs_to"]["number"])
+    except (KeyError, TypeError, ValueError):
+        raise FileFormatError(
+            f"{path / STATE}: is not the state of a task; delete it to learn the task from its start"
+        ) from None
 
 
 def _stream(settings: Settings) -> Stream:
@@ -138,7 +151,9 @@ def _check_capacity(net: Lifelong, settings: Settings) -> None:
         trial.learnt.append(Learnt(f"task {number}", 0, ""))
 
 
-def _learn(net: Lifelong, tasks: list[Task], settings: Settings, path: Path, records: Records) -> dict[str, Any]:
+def _learn(
+    net: Lifelong, tasks: list[Task], settings: Settings, path: Path, records: Records, request: Request
+) -> dict[str, Any]:
     """Learn the remaining tasks; after each one, test all learnt tasks and save."""
     configs = [settings.of_task(number) for number in range(1, len(tasks) + 1)]
     steps = [
@@ -148,10 +163,8 @@ def _learn(net: Lifelong, tasks: list[Task], settings: Settings, path: Path, rec
     done = len(net.learnt)
     results: dict[str, Any] = {}
     checkpoint = Checkpoint(path / STATE, settings.save_every)
-    with (
-        RunDirectory(path, replace(settings, output=None), done, sum(steps[:done])) as directory,
-        stop_on_signals(checkpoint) as request,
-    ):
+    with RunDirectory(path, replace(settings, output=None), done, sum(steps[:done])) as directory:
+        request.checkpoint = checkpoint
         progress = Progress([phases_of(config) for config in configs], sum(steps[done:]), directory)
         try:
             for number, task in enumerate(tasks[done:], start=done + 1):
@@ -163,6 +176,7 @@ def _learn(net: Lifelong, tasks: list[Task], settings: Settings, path: Path, rec
                 records.add(report, net.learnt[-1].digest, accuracy, seconds)
                 net.metadata.stream, net.metadata.accuracy = settings.source(), accuracy
                 results = directory.save(net, method, records, steps[number - 1])
+                done = number
                 checkpoint.clear()
                 progress.learnt(accuracy, seconds)
                 if checkpoint.stop and number < len(tasks):
@@ -170,13 +184,13 @@ def _learn(net: Lifelong, tasks: list[Task], settings: Settings, path: Path, rec
         except DivergedError:
             checkpoint.clear()  # with the same settings it would diverge again, and a state with others is refused
             raise
-        except (KeyboardInterrupt, StoppedError):
-            sentence = f"interrupted; {len(records.tasks)} of {len(tasks)} tasks are learnt and saved"
+        except (KeyboardInterrupt, StoppedError, WriteError) as error:
+            saved = f"{done} of {len(tasks)} tasks are learnt and saved"
             begun = ", and the state of the next" if checkpoint.exists() else ""
-            command = f"python -m lps.train --resume --output {shlex.quote(str(path))}"
-            stopped = StoppedError(f"{sentence}{begun}; go on with: {command}")
-            stopped.exit_code = 128 + (request.number or signal.SIGINT)
-            raise stopped from None
+            go_on = f"go on with: python -m lps.train --resume --output {shlex.quote(str(path))}"
+            if isinstance(error, WriteError):
+                raise WriteError(f"{error}; {saved}{begun}; then {go_on}") from None
+            raise request.stopped(f"interrupted; {saved}{begun}; {go_on}") from None
         finally:
             progress.close()
     return results

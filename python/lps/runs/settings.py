@@ -17,6 +17,7 @@ from lps.methods import METHODS
 from lps.methods.lps.config import PATTERNS, PER_TASK, SHARINGS, LPSConfig, TaskConfig
 from lps.options import TEXT, Text, convert, listed, one_line, option, read_yaml, shown
 from lps.private import NORMS
+from lps.reading import read_bytes
 from lps_kernels.owner import MAX_TASKS
 
 PRESETS = ("quick", "paper")
@@ -128,14 +129,9 @@ def read_settings(path: Path) -> dict[str, object]:
     """The settings in a YAML file by name, without sections."""
     where = one_line(str(path))
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: NUL in the path
-        raise ConfigError(f"{where}: cannot be read: {getattr(error, 'strerror', error)}") from None
-    if len(data) > MOST_BYTES:
-        raise ConfigError(f"{where}: expected a file of settings, got more than {MOST_BYTES} bytes")
-    try:
-        return _with_solver(_flat(_mapping(read_yaml(data.decode()))))
+        return _with_solver(_flat(_mapping(read_yaml(read_bytes(path, MOST_BYTES).decode()))))
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where}: expected text in UTF-8, got {error.reason} at byte {error.start}") from None
     except ConfigError as error:

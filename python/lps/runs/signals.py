@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a request to stop: the current step is finished and the state saved."""
+"""SIGINT, SIGTERM and SIGHUP as a request to stop: the current step is finished and the state saved."""
 
 from __future__ import annotations
 
@@ -7,34 +7,47 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from lps.errors import StoppedError
 from lps.runs.checkpoint import Checkpoint
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Request:
-    """Which signal asked to stop; 0 for none."""
+    """Which signal asked to stop, 0 for none, and whom; before there is a checkpoint, a signal stops at once."""
 
     number = 0
+    checkpoint: Checkpoint | None = None
+
+    def stopped(self, sentence: str) -> StoppedError:
+        """The error to raise, with the exit code that shells give for the signal."""
+        error = StoppedError(sentence)
+        error.exit_code = 128 + (self.number or signal.SIGINT)
+        return error
 
 
 @contextmanager
-def stop_on_signals(checkpoint: Checkpoint) -> Iterator[Request]:
-    """Within this block a signal sets ``checkpoint.stop``; a second one interrupts at once.
+def stop_on_signals() -> Iterator[Request]:
+    """Within this block a signal sets ``stop`` of the request's checkpoint; a second one interrupts at once.
 
-    The handlers replace any earlier ones, SIG_IGN too: a shell makes background jobs ignore SIGINT.
+    The handlers replace any earlier ones, SIG_IGN too: a shell makes background jobs ignore SIGINT. An ignored SIGHUP
+    stays so, as ``nohup`` wants it.
     """
     request = Request()
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        if request.number:
+        first = not request.number
+        request.number = request.number or number
+        if request.checkpoint is None or not first:
             raise KeyboardInterrupt
-        request.number = number
-        checkpoint.stop = True
+        request.checkpoint.stop = True
 
-    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    handled = [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in handled}
     try:
         yield request
+    except KeyboardInterrupt:
+        raise request.stopped("interrupted before it began to learn; nothing has changed") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
