@@ -90,15 +90,15 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> Bytes:
     return array
 
 
-def _fill(file: IO[bytes], array: NDArray[Any]) -> int:
+def _fill(file: IO[bytes] | gzip.GzipFile, array: NDArray[Any]) -> int:
     """Read into the memory of an array, in its order, up to its end or that of the file; returns how many bytes."""
-    memory = memoryview(array.reshape(-1).view(np.uint8))
+    memory: Bytes = array.reshape(-1).view(np.uint8)
     done = 0
     while done < len(memory):
         part = file.read(min(_PIECE, len(memory) - done))
         if not part:
             break
-        memory[done : done + len(part)] = part
+        memory[done : done + len(part)] = np.frombuffer(part, np.uint8)
         done += len(part)
     return done
 

@@ -61,6 +61,8 @@ def read_header(file: IO[bytes]) -> Header:
     # What numpy, Python's parser and its tokenizer raise for texts that are no header, and for dtypes that are none.
     except (ValueError, TypeError, SyntaxError, LookupError, ArithmeticError, MemoryError, RecursionError, TokenError):
         raise ValueError("its header is not one that numpy writes") from None
+    if dtype.hasobject:
+        raise ValueError("Object arrays cannot be loaded, because they are pickled")
     if any(not 0 <= size < 2**63 for size in shape):
         raise ValueError("its header has a size outside 0 to 2^63 - 1")
     return Header(shape, bool(fortran), dtype, len(start) + len(length) + len(text))
