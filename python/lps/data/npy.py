@@ -63,6 +63,8 @@ def read_header(file: IO[bytes]) -> Header:
         raise ValueError("its header is not one that numpy writes") from None
     if dtype.hasobject:
         raise ValueError("Object arrays cannot be loaded, because they are pickled")
-    if any(not 0 <= size < 2**63 for size in shape):
-        raise ValueError("its header has a size outside 0 to 2^63 - 1")
-    return Header(shape, bool(fortran), dtype, len(start) + len(length) + len(text))
+    header = Header(shape, bool(fortran), dtype, len(start) + len(length) + len(text))
+    # numpy takes True for a size, and any whole number.
+    if any(type(size) is not int or not 0 <= size < 2**63 for size in (*shape, header.array_bytes)):
+        raise ValueError("its header has a size that is not among 0 to 2^63 - 1")
+    return header
