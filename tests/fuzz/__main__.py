@@ -25,6 +25,7 @@ def main() -> None:
     """Run the command; libFuzzer ends the process."""
     with atheris.instrument_imports(include=WATCHED):
         readers = importlib.import_module("tests.fuzz.readers")
+        importlib.import_module("PIL.Image").init()  # imports the decoders
     parser = argparse.ArgumentParser(prog="tests.fuzz", description="Fuzz one reader.")
     parser.add_argument("reader", choices=list(readers.READERS))
     parser.add_argument("--seconds", type=int, default=60)

@@ -27,7 +27,9 @@ from tests.fuzz import memory, mutators
 from tests.fuzz.mutators import Mutator
 
 CORPUS = Path(__file__).parent / "corpus"
-FOLDER = Path(tempfile.mkdtemp(prefix="lps-fuzz-"))  # removed by whoever removes temporary files
+# In memory where there is such a place: writing the files would take longer than reading them.
+_PLACE = tempfile.TemporaryDirectory(prefix="lps-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+FOLDER = Path(_PLACE.name)
 
 FLOATS = Form((12,), torch.float32, None)
 DIGITS = Form((64,), torch.float32, Raw((64,), (1, 8, 8), 16, Permute(None, 16)))
