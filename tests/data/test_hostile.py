@@ -109,8 +109,8 @@ def test_npz_that_unpacks_to_gigabytes(tmp_path: Path) -> None:
 def test_arrays_of_free_length_share_one_limit(tmp_path: Path) -> None:
     path = tmp_path / "captures.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.writestr("iq.npy", npy("(1, 12500000, 2)", "'<i2'") + bytes(50_000_000))
-        archive.writestr("transmitter.npy", npy("(50000000,)") + bytes(50_000_000))
+        archive.writestr("iq.npy", npy("(1, 10000000, 2)", "'<i2'") + bytes(40_000_000))
+        archive.writestr("transmitter.npy", npy("(50000000,)"))
     refused(lambda: rf.read_captures(path), path, "length of transmitter in bytes: expected at most", "got 50,000,000")
 
 
@@ -240,9 +240,6 @@ def test_tar_that_unpacks_to_gigabytes(tmp_path: Path, kind: bytes, name: str) -
 def test_tar_that_goes_on_for_gigabytes(tmp_path: Path) -> None:
     path = tmp_path / "a.tar.gz"
     path.write_bytes(gzip_of_zeros(2 * GIGABYTE, tar_header("a", 1) + b"1".ljust(512, b"\0")))
-    refused(lambda: read_members(path, {"a": 1}), path, "length of the archive in bytes")
-    # 72 MB of headers, of which Python's tarfile would make 140,000 objects.
-    path.write_bytes(gzip.compress(tar_header("other", 0) * 140_000, 1))
     refused(lambda: read_members(path, {"a": 1}), path, "length of the archive in bytes")
 
 
@@ -386,7 +383,10 @@ def hostile_images() -> dict[str, tuple[Callable[[], bytes], str]]:
         "bomb.png": (lambda: png(13_000, 13_000), "expected at most"),
         "large.png": (lambda: png(6_000, 6_000), "got 6000x6000; make it smaller"),
         "wide.bmp": (lambda: saved(Image.new("L", (70_000, 1)), "BMP"), "got 70000x1; make it smaller"),
-        "large.webp": (lambda: saved(Image.new("RGB", (2_600, 2_600)), "WEBP"), "got 2600x2600; make it smaller"),
+        "large.webp": (
+            lambda: saved(Image.new("RGB", (2_600, 2_600)), "WEBP", lossless=True, method=0),
+            "got 2600x2600; make it smaller",
+        ),
         "large.gif": (lambda: saved(Image.new("L", (4_000, 3_500)), "GIF"), "got 4000x3500; make it smaller"),
         "tile.tiff": (tiff_in_one_tile, "got 10x10; make it smaller"),
         "cut.png": (lambda: saved(small, "PNG")[:50], "cannot be read"),
@@ -436,7 +436,7 @@ def test_images_with_several_frames_or_damaged_notes(tmp_path: Path, recwarn: py
     red = torch.tensor([1.0, 0, 0]).view(1, 3, 1, 1).expand(1, 3, 32, 32)
     for kind in ("GIF", "WEBP", "TIFF", "PNG"):
         path = tmp_path / f"frames.{kind.lower()}"
-        frames[0].save(path, save_all=True, append_images=frames[1:], **({"lossless": True} if kind == "WEBP" else {}))
+        frames[0].save(path, save_all=True, append_images=frames[1:], lossless=True)  # that one is of WebP
         torch.testing.assert_close(ImageFile(path, COLOUR).read(0, 1), red)
     path = tmp_path / "notes.jpeg"
     frames[0].save(path, exif=b"Exif\0\0II*\0\x08\0\0\0\xff\xff\x12\x01", quality=95)

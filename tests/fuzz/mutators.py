@@ -23,7 +23,7 @@ Plain = Callable[[bytes], bytes]  # libFuzzer's own mutation
 Mutator = Callable[[bytes, Random, Plain], bytes]
 
 NUMBERS = (0, 1, -1, 2, 3, 7, 255, 256, 2**15, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64, 10**400)
-VALUES = (
+VALUES: tuple[Any, ...] = (
     *NUMBERS,
     None,
     True,
@@ -106,7 +106,7 @@ def json_text(data: bytes, random: Random, plain: Plain) -> bytes:
 # safetensors: the size of the header, the header as JSON, the bytes of the tensors.
 
 
-def _taken_apart(data: bytes) -> tuple[dict[str, Any], bytes]:
+def taken_apart(data: bytes) -> tuple[dict[str, Any], bytes]:
     size = int.from_bytes(data[:8], "little")
     return json.loads(data[8 : 8 + size]), data[8 + size :]
 
@@ -160,7 +160,7 @@ def _safetensors(
 ) -> bytes:
     """Change the manifest, the bytes of the tensors or the header, and mend the sums."""
     try:
-        header, body = _taken_apart(data)
+        header, body = taken_apart(data)
         choice = random.random()
         if choice < 0.6:
             manifest = json.loads(header["__metadata__"]["manifest"])
