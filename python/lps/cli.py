@@ -188,10 +188,12 @@ def _fill_streams() -> None:
 
 
 def check_output(output: str, sources: Iterable[str | Path]) -> Path:
-    """Where to write; refuses a file that the command reads."""
+    """Where to write; refuses a file that the command reads, and what is no file, as a device: it would be replaced."""
     if not output:
         raise ConfigError("--output: expected a path, got an empty text")
     path = Path(output)
+    if "\0" in output or (path.exists() and not (path.is_file() or path.is_dir())):
+        raise ConfigError(f"--output: expected the path of a file, got {shown(output)}; choose another path")
     for source in map(Path, sources):
         if path.exists() and source.exists() and path.samefile(source):
             raise ConfigError(f"--output: {path} is a file to read from; choose another path")

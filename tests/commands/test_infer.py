@@ -5,15 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from lps import Lifelong, LPSConfig, export, infer, load
 from lps import data as benchmarks
 from lps.data import digits
+from lps.deploy.classify import TEXTS
 from lps.metadata import Metadata, Source
 from lps.models import create
 from lps.task import Arrays
@@ -21,7 +25,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from tests.command import refused, run
+from tests.command import ENVIRONMENT, command, refused, run
+from tests.fuzz import memory
 from tests.toy import QUICK, inputs_of, toy_task
 
 INPUTS = inputs_of(toy_task(1)).numpy()
@@ -297,3 +302,79 @@ def test_refusals(place: Path, capsys: pytest.CaptureFixture[str], arguments: st
     net.metadata = Metadata()
     net.save("bare.lps")
     assert words in refused(infer, capsys, *arguments.split())
+
+
+def test_logits_that_are_not_finite(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One example without an answer does not cost the others theirs, and JSON stays JSON."""
+    inputs = np.zeros((4, 12), np.float32)
+    inputs[2] = 3e38  # finite, but not the sums over it
+    np.save("inputs.npy", inputs)
+    arguments = ["own.lps", "--task", "1", "inputs.npy", "--top", "2"]
+    assert infer.main([*arguments, "--format", "json"]) == 0
+    shown = capsys.readouterr()
+    rows = msgspec.json.decode(shown.out)  # which knows no NaN
+    assert [row["class"] is None for row in rows] == [False, False, True, False]
+    assert [rows[2][key] for key in ("probability", "class2", "probability2")] == [None] * 3
+    first = "the first is inputs.npy, example 2"
+    assert shown.err == f"lps.infer: no answer for 1 of 4 examples, whose logits are infinite or NaN; {first}\n"
+    assert infer.main(arguments) == 0
+    assert capsys.readouterr().out.splitlines()[3] == "inputs.npy,2,,,,"
+
+
+def test_names_that_are_not_utf8(place: Path) -> None:
+    name = os.fsdecode(b"caf\xe9\n.npy")
+    np.save(name, INPUTS[:1])
+    arguments = ["own.lps", "--task", "1", name]
+    for form in ("json", "csv"):
+        assert infer.main([*arguments, "--format", form, "--output", f"answers.{form}"]) == 0
+    assert msgspec.json.decode(Path("answers.json").read_bytes())[0]["input"] == "caf\\udce9\n.npy"
+    done = subprocess.run(command("lps.infer", *arguments), env=ENVIRONMENT, capture_output=True, check=True)
+    for table in (done.stdout, Path("answers.csv").read_bytes()):
+        assert next(csv.DictReader(io.StringIO(table.decode())))["input"] == "caf\\udce9\n.npy"
+
+
+def test_a_terminal_that_knows_ascii_only(place: Path) -> None:
+    np.save("caf\u00e9.npy", INPUTS[:1])
+    environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
+    arguments = command("lps.infer", "own.lps", "--task", "1", "caf\u00e9.npy")
+    done = subprocess.run(arguments, env=environment, capture_output=True, check=True)
+    assert done.stdout.splitlines()[1].startswith(b"caf\\xe9.npy,0,")
+
+
+def test_tables_without_rows() -> None:
+    assert TEXTS["csv"]([]) == "input,index,class,probability\n"
+    assert json.loads(TEXTS["json"]([])) == []
+
+
+@pytest.mark.parametrize("shape", [[3, 20_000, 20_000], [2**31 - 1, 2**31 - 1], [2**18 + 1]])
+def test_a_model_that_claims_huge_inputs(place: Path, capsys: pytest.CaptureFixture[str], shape: list[int]) -> None:
+    net = load("colour.lps")
+    net.metadata.input_shape = shape
+    net.save("huge.lps")
+    np.save("inputs.npy", INPUTS)
+    Image.new("RGB", (32, 32)).save("one.png")
+    for name in ("inputs.npy", "one.png"):
+        memory.forget()
+        before = memory.resident()
+        words = refused(infer, capsys, "huge.lps", "--task", "1", name)
+        assert f"huge.lps: shape of its inputs: expected at most 262,144 numbers, got {shape}; pass" in words
+        assert memory.grown(before) < 2 * Path("huge.lps").stat().st_size + memory.ALLOWED
+
+
+def test_outputs_that_are_no_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Renaming a file over a pipe or a device would replace it: over /dev/null for the whole machine."""
+    np.save("inputs.npy", INPUTS)
+    os.mkfifo("pipe")
+    for output, shown in (("pipe", "pipe"), ("a\0b", r"'a\x00b'")):
+        words = refused(infer, capsys, "own.lps", "--task", "1", "inputs.npy", "--output", output)
+        assert f"--output: expected the path of a file, got {shown}; choose another path" in words
+    assert Path("pipe").is_fifo()
+
+
+def test_inputs_that_never_end(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo("pipe.npy")
+    Path("folder").mkdir()
+    os.mkfifo("folder/pipe.png")
+    for name in ("pipe.npy", "folder", "folder/pipe.png"):
+        words = refused(infer, capsys, "digits.lps", "--task", "1", name, "--output", "answers.csv")
+        assert "cannot be read: expected a file, got a pipe; check the path" in words

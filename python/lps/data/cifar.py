@@ -36,6 +36,7 @@ from lps.data.files import (
     unlike,
     unreadable,
 )
+from lps.errors import DataError
 from lps.task import Task
 
 NETWORK: Network = ("cifar-net", {"dropout": [0.25, 0.25, 0.5]})
@@ -113,10 +114,10 @@ CIFAR100 = _Set(
 
 def records(data: bytes, where: Path | str, labels: tuple[int, ...]) -> Examples:
     """Take records of label bytes and 3x32x32 pixels apart; each label byte is below its number in ``labels``."""
-    rows = np.frombuffer(bytearray(data), np.uint8).reshape(-1, len(labels) + _PIXELS)
+    rows = np.frombuffer(data, np.uint8).reshape(-1, len(labels) + _PIXELS)
     for column, classes in enumerate(labels):
         check_labels(where, rows[:, column], classes)
-    pixels = torch.from_numpy(rows[:, len(labels) :].reshape(-1, 3, 32, 32))
+    pixels = torch.from_numpy(rows[:, len(labels) :].copy().reshape(-1, 3, 32, 32))
     return Examples(pixels, torch.from_numpy(rows[:, len(labels) - 1].copy()))
 
 
@@ -145,7 +146,9 @@ def _decode(path: Path, sheet: int, data: Bytes) -> Bytes:
             return np.asarray(image).reshape(_SHEET, 32, 32, 3)
     except UnidentifiedImageError:
         raise unlike(path, f"sheet {sheet}", "a WebP image", "something else", REPLACE) from None
-    except (OSError, EOFError, SyntaxError, Image.DecompressionBombError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # whatever Pillow raises for a damaged image
         raise unreadable(path, error, REPLACE) from None
 
 
@@ -158,8 +161,10 @@ def _read_binary(source: Path, chosen: _Set) -> tuple[Examples, Examples]:
         data = {name: read_file(source / name, size) for name, size in sizes.items()}
     else:
         members = read_members(source, {f"{chosen.folder}/{name}": size for name, size in sizes.items()})
-        data = {name: members[f"{chosen.folder}/{name}"] for name in sizes}
-    train, test = (records(b"".join(data[name] for name in names), source, chosen.labels) for names, _ in parts)
+        data = {name: members.pop(f"{chosen.folder}/{name}") for name in sizes}
+    # Each file is let go of when its images are taken from it.
+    read = [[records(data.pop(name), source, chosen.labels) for name in names] for names, _ in parts]
+    train, test = (Examples(*map(torch.cat, zip(*examples, strict=True))) for examples in read)
     return train, test
 
 

@@ -10,6 +10,7 @@ from requests import RequestException
 from tqdm import tqdm
 
 from lps.errors import ConfigError, DataError
+from lps.options import one_line
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ def _with_bar(url: str, output: str, caller: object) -> None:
 
 def _retrieve(url: str, md5: str, path: Path) -> Path:
     by_hand = f"try again, or put the file into {path.parent} yourself"
+    if path.exists() and not path.is_file():  # of a pipe the sum would never be known
+        raise DataError(f"{one_line(str(path))}: expected a file, got something else; remove it")
     try:
         pooch.retrieve(url, f"md5:{md5}", path.name, path.parent, downloader=_with_bar)
     except RequestException as error:

@@ -6,24 +6,35 @@ a one-sentence :class:`DataError`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
 
 from lps.data.base import Raw
 from lps.data.files import REPLACE, fits, shape_text, unlike, unreadable
+from lps.data.npy import read_header
 from lps.errors import DataError
+from lps.options import one_line, shown
+from lps.reading import open_regular, size_of
 
 CHECK_PATH = "check the path"
 MODES = {1: "L", 3: "RGB"}  # Pillow's, by channels
 WIDE_MODES = ("I", "F")  # more than eight bits per channel, which Pillow would clip
+
+# Those that people have; each is a decoder less to trust. Of those left out, EPS would start another program.
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+# Decoding may take twice the file's size and this many bytes: 12 megapixels, more in files that are not mostly empty.
+MOST_MEMORY = 96_000_000
+MOST_SIDE = 2**16 - 1  # of an image in pixels
 
 
 @dataclass(frozen=True)
@@ -78,27 +89,44 @@ class ArrayFile:
     def __init__(self, path: Path, form: Form) -> None:
         self.path, self.form = path, form
         try:
-            self.array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
+            with open_regular(path) as file:
+                self.array = self._mapped(file)
+        except DataError:
+            raise
         except OSError as error:
             raise unreadable(path, error, CHECK_PATH) from None
-        # What numpy raises for pickled objects, other kinds of files and headers that lie.
-        except (ValueError, TypeError, EOFError, OverflowError, SyntaxError, MemoryError) as error:
+        except ValueError as error:
             raise unreadable(path, error, "write it again with numpy.save, as floats or uint8") from None
-        self.bytes = self.array.dtype == np.uint8
-        if not self.bytes and not (self.array.dtype.kind == "f" and self.array.dtype.itemsize <= 8):
-            raise unlike(path, "type", "floats or uint8", self.array.dtype, "convert it with astype")
-        if self.bytes and form.raw is None:
+
+    def _mapped(self, file: BinaryIO) -> NDArray[Any]:
+        """The examples in the file, after everything that its header says was checked."""
+        header = read_header(file)
+        left = size_of(file) - header.size
+        if left < header.array_bytes:
+            raise ValueError(f"its header tells of {header.array_bytes:,} more bytes, but there are {left:,}")
+        self.bytes = header.dtype == np.uint8
+        if not self.bytes and not (header.dtype.kind == "f" and header.dtype.itemsize <= 8):
+            raise unlike(self.path, "type", "floats or uint8", shown(str(header.dtype)), "convert it with astype")
+        if self.bytes and self.form.raw is None:
             raise DataError(
-                f"{path}: the model does not say how bytes become its inputs; convert them to floats as in its training"
+                f"{one_line(str(self.path))}: the model does not say how bytes become its inputs; "
+                "convert them to floats as in its training"
             )
+        single = self._is_single(header.shape)
+        if header.array_bytes == 0:
+            raise DataError(f"{one_line(str(self.path))}: holds no examples")
+        array = np.memmap(file, header.dtype, "r", header.size, header.shape, "F" if header.fortran else "C")
+        return array[None] if single else array
+
+    def _is_single(self, shape: Sequence[int]) -> bool:
+        """Whether an array of this shape is a single example; one that does not hold examples is refused."""
         shapes = self._shapes()
-        if any(fits(self.array.shape, shape) for shape in shapes):
-            self.array = self.array[None]  # a single example
-        elif not any(fits(self.array.shape[1:], shape) for shape in shapes) or not self.array.ndim:
-            expected = ", ".join(f"{shape_text((None, *shape))} or {shape_text(shape)}" for shape in shapes)
-            raise unlike(path, "shape", expected, list(self.array.shape), "reshape it")
-        if not len(self.array):
-            raise DataError(f"{path}: holds no examples")
+        if any(fits(shape, example) for example in shapes):
+            return True
+        if not shape or not any(fits(shape[1:], example) for example in shapes):
+            expected = ", ".join(f"{shape_text((None, *example))} or {shape_text(example)}" for example in shapes)
+            raise unlike(self.path, "shape", expected, shown(list(shape)), "reshape it")
+        return False
 
     def _shapes(self) -> list[tuple[int | None, ...]]:
         """Shapes that an example may have."""
@@ -135,18 +163,18 @@ class ImageFile:
         """The image, prepared; where nothing is known of the training data its values become 0 to 1."""
         channels, height, width = self.size
         try:
-            with Image.open(self.path) as opened:
-                if opened.mode.startswith(WIDE_MODES):
-                    raise unlike(self.path, "image", "8 bits per channel", f"mode {opened.mode}", "convert it")
-                image = ImageOps.exif_transpose(opened).convert(MODES[channels])
+            with open_regular(self.path) as file, warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of damage that does not concern the pixels
+                with Image.open(file, formats=FORMATS) as opened:
+                    image = self._decoded(opened, 2 * size_of(file) + MOST_MEMORY, MODES[channels])
         except DataError:
             raise
         except UnidentifiedImageError:
-            known = "an image that Pillow can read or an .npy file"
+            known = f"an image ({', '.join(FORMATS)}) or an .npy file"
             raise unlike(self.path, "kind of file", known, "something else", "leave it out") from None
         except OSError as error:
             raise unreadable(self.path, error, CHECK_PATH if error.errno else REPLACE) from None
-        except (ValueError, EOFError, SyntaxError, Image.DecompressionBombError) as error:
+        except Exception as error:  # Pillow's decoders raise errors of any kind for damaged files
             raise unreadable(self.path, error, REPLACE) from None
         if image.size != (width, height):
             image = image.resize((width, height), Image.Resampling.BILINEAR)
@@ -155,6 +183,24 @@ class ImageFile:
             return self.form.checked(self.path, pixels / 255, 0)
         top = self.form.raw.top
         return self.form.from_bytes(self.path, pixels if top == 255 else pixels * (top / 255))
+
+    def _decoded(self, opened: Image.Image, memory: int, mode: str) -> Image.Image:
+        """The pixels of an image that has been opened, if that takes at most so many bytes of memory."""
+        if opened.mode.startswith(WIDE_MODES):
+            raise unlike(self.path, "image", "8 bits per channel", f"mode {opened.mode}", "convert it")
+        # Bytes per pixel: the image, what its decoder needs beside it, and the turned or converted image.
+        cost = 4 + {"WEBP": 12}.get(opened.format or "", 0) + 6 * ("progressive" in opened.info) + 4
+        if opened.width * opened.height * cost > memory and opened.format == "JPEG":
+            # Photographs: shrunk to an eighth at most while they are decoded, but not below twice what is needed.
+            opened.draft(None, (2 * max(self.size), 2 * max(self.size)))
+        # A TIFF image may lie in tiles that are larger than itself.
+        tile = [opened.tag_v2.get(tag, 0) for tag in (322, 323)] if isinstance(opened, TiffImageFile) else [0, 0]
+        pixels = max(opened.width * opened.height, tile[0] * tile[1])
+        if pixels * cost > memory or max(opened.size) > MOST_SIDE:
+            most = f"at most {memory // cost:,} pixels in a file of this size and kind"
+            raise unlike(self.path, "image", most, f"{opened.width}x{opened.height}", "make it smaller")
+        ImageOps.exif_transpose(opened, in_place=True)
+        return opened if opened.mode == mode else opened.convert(mode)
 
 
 InputFile = ArrayFile | ImageFile
@@ -167,7 +213,9 @@ def open_inputs(paths: Iterable[Path], form: Form) -> Iterator[InputFile]:
             entries = (entry for entry in sorted(path.iterdir()) if not entry.name.startswith("."))
             images = [entry for entry in entries if entry.suffix.lower() in _endings()]
             if not images:
-                raise DataError(f"{path}: the folder holds no images; pass one that does, or single files")
+                raise DataError(
+                    f"{one_line(str(path))}: the folder holds no images; pass one that does, or single files"
+                )
             yield from (ImageFile(image, form) for image in images)
         else:
             yield (ArrayFile if path.suffix.lower() == ".npy" else ImageFile)(path, form)
@@ -192,5 +240,5 @@ def input_batches(files: Sequence[InputFile], size: int) -> Iterator[tuple[list[
 
 
 def _endings() -> set[str]:
-    """Of the images that Pillow can read."""
-    return {ending for ending, name in Image.registered_extensions().items() if name in Image.OPEN}
+    """Of the images that are read."""
+    return {ending for ending, name in Image.registered_extensions().items() if name in FORMATS}

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
 from pathlib import Path
 
 import torch
@@ -16,9 +17,11 @@ from lps.data import Raw, raw
 from lps.data.inputs import Form, ImageFile, InputFile, input_batches, open_inputs
 from lps.errors import ConfigError
 from lps.lifelong import Lifelong
+from lps.options import one_line
 
-# Of one example: input, index, class, probability, and with more classes class2, probability2, ...
-Answer = dict[str, str | int | float]
+# Of one example: input, index, class, probability, and with more classes class2, probability2, ...; None where the
+# network has no answer.
+Answer = dict[str, str | int | float | None]
 
 
 def open_files(net: Lifelong, task: int, shape: Sequence[int], paths: Iterable[str]) -> tuple[list[InputFile], bool]:
@@ -41,7 +44,10 @@ def _raw_form(net: Lifelong, task: int) -> Raw | None:
 def classify(
     net: Lifelong, task: int, files: Sequence[InputFile], *, top: int, batch_size: int, dense: bool
 ) -> list[Answer]:
-    """The ``top`` best classes of every example, from the cut-out task or, if ``dense``, from the whole network."""
+    """The ``top`` best classes of every example, from the cut-out task or, if ``dense``, from the whole network.
+
+    An example whose logits are infinite or NaN has no best class: its classes and probabilities are None.
+    """
     classes = net.learnt[task - 1].classes
     if not 1 <= top <= classes:
         raise ConfigError(f"--top: expected 1 to {classes}, the classes of task {task}, got {top}")
@@ -60,24 +66,37 @@ def classify(
 
 def _answer(path: Path, index: int, classes: Sequence[int], probabilities: Sequence[float]) -> Answer:
     """The answer for one example; classes after the best one are numbered from 2."""
-    answer: Answer = {"input": str(path), "index": index}
+    # Bytes in a name that are no UTF-8 are written as escapes: JSON has no way to hold them.
+    answer: Answer = {"input": str(path).encode(errors="backslashreplace").decode(), "index": index}
+    known = all(map(isfinite, probabilities))  # an infinite or NaN logit makes all of them NaN
     for place, (number, probability) in enumerate(zip(classes, probabilities, strict=True), start=1):
         suffix = "" if place == 1 else str(place)
-        answer[f"class{suffix}"] = number
-        answer[f"probability{suffix}"] = float(f"{probability:.6g}")  # the digits that float32 has
+        answer[f"class{suffix}"] = number if known else None
+        # Six digits are those that float32 has.
+        answer[f"probability{suffix}"] = float(f"{probability:.6g}") if known else None
     return answer
+
+
+def unanswered(answers: Sequence[Answer]) -> str | None:
+    """A sentence about the examples without an answer, if there are any."""
+    without = [answer for answer in answers if answer["class"] is None]
+    if not without:
+        return None
+    first = f"the first is {one_line(str(without[0]['input']))}, example {without[0]['index']}"
+    return f"no answer for {len(without)} of {len(answers)} examples, whose logits are infinite or NaN; {first}"
 
 
 def _csv(answers: Sequence[Answer]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(answers[0]), lineterminator="\n")
+    names = list(answers[0]) if answers else ["input", "index", "class", "probability"]
+    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(answers)
     return text.getvalue()
 
 
 def _json(answers: Sequence[Answer]) -> str:
-    lines = ",\n".join(json.dumps(answer) for answer in answers)
+    lines = ",\n".join(json.dumps(answer, allow_nan=False) for answer in answers)
     return f"[\n{lines}\n]\n"
 
 

@@ -1,0 +1,130 @@
+"""Every reader of the package as a function of bytes, and what must hold for all bytes.
+
+A reader returns or raises the package's own error with a sentence on one line, and takes little memory: at most twice
+the size of the file, the arrays that its caller asked for, and 100 MB.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import lps
+import torch
+from lps.data import cifar, rf
+from lps.data.base import Raw
+from lps.data.files import read_file, read_idx, read_members
+from lps.data.inputs import ArrayFile, Form, ImageFile
+from lps.data.permuted import Permute
+from lps.errors import LPSError
+from lps.runs import checkpoint
+from lps.runs.directory import RESULTS, read_records
+from lps.runs.settings import read_settings, settings_from
+
+from tests.fuzz import memory, mutators
+from tests.fuzz.mutators import Mutator
+
+CORPUS = Path(__file__).parent / "corpus"
+# In memory where there is such a place: writing the files would take longer than reading them.
+_PLACE = tempfile.TemporaryDirectory(prefix="lps-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+FOLDER = Path(_PLACE.name)
+
+FLOATS = Form((12,), torch.float32, None)
+DIGITS = Form((64,), torch.float32, Raw((64,), (1, 8, 8), 16, Permute(None, 16)))
+RADIO = Form((2, 8), torch.float32, Raw((2, None), None, 255, rf.UnitPower(0, 8)))
+COLOUR = Form((3, 32, 32), torch.float32, None)
+
+# Two images, as the official archive of CIFAR-10 holds 50,000.
+RECORDS = 2 * 3073
+MEMBERS = {"cifar-10-batches-bin/data_batch_1.bin": RECORDS}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """``read`` takes the path of a file; ``needs`` is the memory of the arrays that it is asked for."""
+
+    read: Callable[[Path], object]
+    mutate: Mutator
+    name: str = "file"
+    needs: int = 0
+
+
+def check(reader: Reader, data: bytes) -> None:
+    """Let a reader read these bytes; an exception of any other kind than the package's own goes through."""
+    path = FOLDER / reader.name
+    path.write_bytes(data)
+    most = 2 * len(data) + reader.needs + memory.ALLOWED
+    taken = _taken(reader, path)
+    if taken > most:  # it may be the peak of an earlier call
+        memory.forget()
+        path.write_bytes(data)
+        taken = _taken(reader, path)
+    if taken > most:
+        raise AssertionError(f"took {taken:,} bytes of memory for a file of {len(data):,}; expected at most {most:,}")
+
+
+def _taken(reader: Reader, path: Path) -> int:
+    before = memory.resident()
+    reader.read(path)
+    return memory.grown(before)
+
+
+def refusable(call: Callable[[], object]) -> None:
+    """Call a reader; a refusal must be one sentence on one line."""
+    try:
+        call()
+    except LPSError as error:
+        if len(str(error).splitlines()) != 1:
+            raise AssertionError(f"expected a sentence on one line, got {error!s:.1000}") from error
+
+
+def _idx(path: Path) -> None:
+    packed = path.rename(path.with_suffix(".gz")) if path.read_bytes()[:2] == b"\x1f\x8b" else path
+    refusable(lambda: read_idx(packed, (3, 28, 28)))
+
+
+def _cifar(path: Path) -> None:
+    start = path.read_bytes()[:2]
+    if start == b"PK":
+        refusable(lambda: cifar.read_sheets(path, 100, 10))
+    elif start == b"\x1f\x8b":
+        refusable(lambda: [cifar.records(data, path, (10,)) for data in read_members(path, MEMBERS).values()])
+    else:
+        refusable(lambda: cifar.records(read_file(path, RECORDS), path, (10,)))
+
+
+def _npz(path: Path) -> None:
+    refusable(lambda: rf.read(path, 2))
+    refusable(lambda: rf.read_captures(path))
+
+
+def _npy(path: Path) -> None:
+    for form in (FLOATS, DIGITS, RADIO):
+        refusable(lambda form=form: _first(ArrayFile(path, form)))  # type: ignore[misc]
+
+
+def _first(file: ArrayFile) -> None:
+    file.read(0, min(len(file), 64))
+
+
+def _state(path: Path) -> None:
+    refusable(lambda: checkpoint.decode(path.read_bytes()))
+
+
+def _yaml(path: Path) -> None:
+    refusable(lambda: settings_from(read_settings(path)))
+
+
+READERS = {
+    "model": Reader(lambda path: refusable(lambda: lps.load(path)), mutators.model),
+    "state": Reader(_state, mutators.state),
+    "idx": Reader(_idx, mutators.gzipped, needs=3 * 784),
+    "cifar": Reader(_cifar, mutators.archive, needs=100 * 3072),
+    "npz": Reader(_npz, mutators.zipped),
+    "npy": Reader(_npy, mutators.npy),
+    "image": Reader(lambda path: refusable(lambda: ImageFile(path, COLOUR).read(0, 1)), mutators.image),
+    "yaml": Reader(_yaml, mutators.json_text),
+    "json": Reader(lambda path: refusable(lambda: read_records(path.parent, 2)), mutators.json_text, RESULTS),
+}
