@@ -176,9 +176,18 @@ def arguments(seed: int, case: int) -> tuple[Op, Args]:
         at = draw.randrange(len(args))
         if draw.random() < 0.05:
             args[at] = draw.choice(args)
-        else:
+            continue
+        try:
             args[at] = change(draw, args[at])
-    return op, tuple(args)
+        except (RuntimeError, NotImplementedError):
+            continue  # torch makes no such tensor
+    return op, tuple(_as_number(value, kind) for value, kind in zip(args, types_of(op), strict=True))
+
+
+def _as_number(value: Any, kind: str) -> Any:
+    """As the schema hands a bool or an int on to the kernels."""
+    number = {"int": int, "float": float}.get(kind)
+    return value if number is None or not isinstance(value, int) else number(value)
 
 
 class Outcome:
@@ -213,6 +222,8 @@ def judge(seed: int, case: int, say: Callable[[str], None]) -> tuple[str, str | 
     ours = Outcome(op, op.overload, args)
     if ours.kind in ("schema", "memory"):
         return ours.kind, None
+    if ours.kind == "other" and any(kind == "Tensor" and args[at] is None for at, kind in enumerate(types_of(op))):
+        return "schema", None  # which lets a tensor be None; there are no words for that, but an error
     if ours.kind == "other":
         return "other", f"lps::{op.name}: an error that is no sentence: {ours.sentence}"
     if ours.kind == "refused":
@@ -239,12 +250,20 @@ def judge(seed: int, case: int, say: Callable[[str], None]) -> tuple[str, str | 
 
 
 def compare(op: Op, args: Args, got: list[Tensor], want: list[Tensor]) -> None:
-    """The same bits or, where the op sums, the same within its tolerance."""
+    """The same bits or, where the op sums, the same within its tolerance; of the meta device, nothing but sizes."""
+    if any(tensor.is_meta for tensor in got):
+        assert [(t.shape, t.dtype) for t in got] == [(t.shape, t.dtype) for t in want]
+        return
     floats = [tensor.dtype for tensor in tensors_in(args) if tensor.dtype in op.tolerance.relative]
     if op.sums:
         assert_close(op, floats[0], got, want, "results")
     else:
         assert_same_bits(got, want, "results")
+
+
+def types_of(op: Op) -> list[str]:
+    """The types of the arguments by the schema."""
+    return [str(argument.type) for argument in op.overload._schema.arguments]
 
 
 def describe(value: Any) -> str:
@@ -261,9 +280,6 @@ def run_child(seed: int, first: int) -> None:
     torch.set_num_threads(1)
     # New memory is then filled with NaN: a result that is not written is found out.
     torch.use_deterministic_algorithms(True)
-    for op in REGISTRY.values():
-        for dtype in op.dtypes:
-            calls_of(op.name, dtype)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
