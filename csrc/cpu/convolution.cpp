@@ -144,7 +144,8 @@ bool sparse_conv(const Cpu& cpu, const float* x, const ConvShape& shape, const S
             sound = false;
             return;
           }
-          matrix.sparse_block[tile->panels() - 1](weight.values + offset, positions.get(), counts.get(), weight.targets + at, rows,
+          matrix.sparse_block[tile->panels() - 1](weight.values + offset, positions.get(), counts.get(),
+                                                  weight.targets + at, rows,
                                                   tile.packed() + block * kSparseDepth * step, sums.get(), block > 0);
         }
         finish_channels(matrix, tiling, *tile, sums.get(), step, rows, nullptr, row, finish, y);

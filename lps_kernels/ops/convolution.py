@@ -209,7 +209,9 @@ def _bad_inputs(dims: int) -> Iterator[BadInput]:
     yield bad("bias", (x, weight, None, None, torch.zeros(4), None, 5, *conv, 1, False), expected)
     expected = f"residual: expected shape {[2, 5, *[4] * dims]} (that of the result), got {[2, 5, *size]}"
     yield bad("residual", (x, weight, None, None, None, torch.zeros(2, 5, *size), 5, *conv, 1, False), expected)
-    yield from outputs_bad_inputs(op, [2], [4] * dims, lambda outputs: (x, weight, *plain[:4], outputs, *conv, 1, False))
+    yield from outputs_bad_inputs(
+        op, [2], [4] * dims, lambda outputs: (x, weight, *plain[:4], outputs, *conv, 1, False)
+    )
     expected = f"columns: expected at most {taps} indices, got {taps + 1}"
     yield bad("more columns", (x, weight, torch.arange(taps + 1).int(), *plain[1:], *conv, 1, False), expected)
 

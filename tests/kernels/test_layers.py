@@ -24,9 +24,7 @@ def sparse_conv() -> SparseConv:
 
 
 def structured_linear(columns: Tensor = INDICES, rows: Tensor = INDICES) -> StructuredLinear:
-    return StructuredLinear(
-        torch.ones(2, 2), torch.zeros(7), in_features=5, out_features=7, columns=columns, rows=rows
-    )
+    return StructuredLinear(torch.ones(2, 2), torch.zeros(7), in_features=5, out_features=7, columns=columns, rows=rows)
 
 
 def structured_conv(columns: Tensor = INDICES, rows: Tensor = INDICES) -> StructuredConv:
@@ -109,7 +107,9 @@ def test_what_is_no_tensor_is_refused() -> None:
 
 
 @pytest.mark.parametrize("pack", [pack_linear, pack_conv, pack_sparse])
-@pytest.mark.parametrize(("weight", "got"), [(torch.ones(2, 3, 4), "float32 in 3"), (torch.ones(2, 3).int(), "int32 in 2")])
+@pytest.mark.parametrize(
+    ("weight", "got"), [(torch.ones(2, 3, 4), "float32 in 3"), (torch.ones(2, 3).int(), "int32 in 2")]
+)
 def test_only_matrices_of_floats_are_packed(pack: Callable[[Tensor], object], weight: Tensor, got: str) -> None:
     with pytest.raises(RuntimeError, match=f"{pack.__name__}: weight: expected floats in 2 dimensions, got {got}"):
         pack(weight)

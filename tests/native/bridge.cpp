@@ -138,9 +138,9 @@ void proximal_grad(const Runner& runner, lps::DType dtype, lps::Moves moves, dou
 
 // ---- inference: every function for float and double ----
 
-using Indices = std::pair<Address, int64_t>;  // where, or null for all; how many
+using Indices = std::pair<Address, int64_t>;                                  // where, or null for all; how many
 using PackedTuple = std::tuple<Address, Address, Address, Address, int64_t>;  // with the number of values
-using FinishTuple = std::tuple<Address, Address, bool>;  // bias, residual, relu
+using FinishTuple = std::tuple<Address, Address, bool>;                       // bias, residual, relu
 
 template <class T>
 lps::Structured<T> structured(Address weight, const Indices& columns, const Indices& rows, int64_t outputs) {
