@@ -126,6 +126,27 @@ int64_t product(const Sizes& sizes) {
   return out;
 }
 
+// Most values of any tensor or matrix, sizes of 0 counted as 1: products and sums of a few such sizes fit in 64 bits.
+constexpr int64_t kMostValues = int64_t{1} << 60;
+// Most of an int of a convolution, and of the columns of its matrix, which 32-bit indices name.
+constexpr int64_t kMostPlaces = 0x7fffffff;
+
+// Whether sizes of at least 0 multiply to at most `most`, those of 0 counted as 1.
+template <class Sizes>
+bool multiply_to_at_most(int64_t most, const Sizes& sizes) {
+  int64_t all = 1;
+  for (int64_t size : sizes) {
+    if (__builtin_mul_overflow(all, std::max<int64_t>(size, 1), &all)) return false;
+  }
+  return all <= most;
+}
+
+template <class Sizes>
+void check_values(const char* op, const Argument& argument, const std::string& what, const Sizes& sizes) {
+  if (multiply_to_at_most(kMostValues, sizes)) return;
+  refuse(op, argument, what + " of at most " + text(kMostValues) + " values", "shape " + list_text(sizes));
+}
+
 inline const std::vector<ScalarType> kFloats{ScalarType::Float, ScalarType::Double, ScalarType::BFloat16,
                                              ScalarType::Half};
 inline const std::vector<ScalarType> kStateFloats{ScalarType::Float, ScalarType::Double};

@@ -67,11 +67,14 @@ inline void check_floats(const char* op, const char* argument, const Tensor& ten
 inline void check_linear_input(const char* op, const Tensor& x) {
   check_dtype(op, "x", x, kFloats);
   if (x.dim() < 1) refuse(op, "x", "at least 1 dimension", "0");
+  check_values(op, "x", "a tensor", x.sizes());
 }
 
-inline void check_finish(const char* op, const Tensor& x, int64_t outputs, const Maybe& bias, const Maybe& residual,
-                         const Ints& result) {
+inline void check_finish(const char* op, const Tensor& x, int64_t inputs, int64_t outputs, const Maybe& bias,
+                         const Maybe& residual, const Ints& result) {
   if (outputs < 0) refuse(op, "outputs", "at least 0", text(outputs));
+  check_values(op, "outputs", "a result", result);
+  check_values(op, "outputs", "a weight", Ints{outputs, inputs});
   if (bias) {
     check_floats(op, "bias", *bias, x);
     check_shape(op, "bias", *bias, {outputs}, "one for each output");
@@ -88,6 +91,9 @@ inline int64_t check_indices(const char* op, const char* argument, const Maybe& 
   check_device(op, argument, *indices, "x", x);
   check_dtype(op, argument, *indices, {ScalarType::Int});
   if (indices->dim() != 1) refuse(op, argument, "1 dimension", text(indices->dim()));
+  if (indices->numel() > limit) {
+    refuse(op, argument, "at most " + text(limit) + " indices", text(int64_t{indices->numel()}));
+  }
   return indices->numel();
 }
 
@@ -112,10 +118,10 @@ inline int64_t batch_of(const Tensor& x) {
   return batch;
 }
 
-inline Tensor linear_result(const Tensor& x, int64_t outputs) {
+inline Ints linear_result(const Tensor& x, int64_t outputs) {
   Ints shape(x.sizes().begin(), x.sizes().end());
   shape.back() = outputs;
-  return torch::stable::new_empty(x, shape);
+  return shape;
 }
 
 // ---- structured and masked linear layers ----
@@ -125,8 +131,9 @@ Tensor structured_linear_on(const Tensor& x, const Tensor& weight, const Maybe& 
                             const Maybe& bias, int64_t outputs, bool relu) {
   const char* op = "structured_linear";
   check_linear_input(op, x);
-  check_finish(op, x, outputs, bias, std::nullopt, {});
   const int64_t inputs = x.size(x.dim() - 1);
+  const Ints result = linear_result(x, outputs);
+  check_finish(op, x, inputs, outputs, bias, std::nullopt, result);
   const int64_t depth = check_indices(op, "columns", columns, x, inputs);
   const int64_t height = check_indices(op, "rows", rows, x, outputs);
   check_floats(op, "weight", weight, x);
@@ -136,7 +143,8 @@ Tensor structured_linear_on(const Tensor& x, const Tensor& weight, const Maybe& 
   const Maybe read_columns = dense_if(columns), read_rows = dense_if(rows), read_bias = factors<Target>(bias);
   check_ascending<Target>(op, "columns", read_columns, inputs);
   check_ascending<Target>(op, "rows", read_rows, outputs);
-  const Tensor y = linear_result(read, outputs);
+  const Tensor y = torch::stable::new_empty(read, result);
+  if (y.numel() == 0) return rounded(y, x);
   with_type<Target>(read, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const Structured<T> left{
@@ -157,10 +165,12 @@ Tensor masked_linear_on(const Tensor& x, const Tensor& w_bar, const Tensor& owne
   const int64_t inputs = x.size(x.dim() - 1), outputs = w_bar.size(0);
   check_shape(op, "w_bar", w_bar, {outputs, inputs}, "the inputs of x");
   check_task(op, w_bar, owner, bits, task);
-  check_finish(op, x, outputs, bias, std::nullopt, {});
+  const Ints result = linear_result(x, outputs);
+  check_finish(op, x, inputs, outputs, bias, std::nullopt, result);
   const Tensor read = factors<Target>(x), weights = factors<Target>(w_bar), owners = dense(owner), mask = dense(bits);
   const Maybe read_bias = factors<Target>(bias);
-  const Tensor y = linear_result(read, outputs);
+  const Tensor y = torch::stable::new_empty(read, result);
+  if (y.numel() == 0) return rounded(y, x);
   with_type<Target>(read, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const Masked<T> weight{pointer<T>(weights),        bytes(owners), bytes(mask),
@@ -186,6 +196,7 @@ inline ConvShape check_conv_input(const char* op, const Tensor& x, const Convolu
     refuse(op, "x", text(least_dims + 2) + (least_dims < most_dims ? " or " + text(most_dims + 2) : "") + " dimensions",
            text(x.dim()));
   }
+  check_values(op, "x", "a tensor", x.sizes());
   if (groups != 1) refuse(op, "groups", "1 (grouped convolutions have no packed form)", text(groups));
   struct Named {
     const char* name;
@@ -195,10 +206,16 @@ inline ConvShape check_conv_input(const char* op, const Tensor& x, const Convolu
   for (const Named& named : {Named{"kernel", conv.kernel, 1}, Named{"stride", conv.stride, 1},
                              Named{"padding", conv.padding, 0}, Named{"dilation", conv.dilation, 1}}) {
     bool fits = static_cast<int64_t>(named.values.size()) == dims;
-    for (int64_t value : named.values) fits = fits && value >= named.least;
+    for (int64_t value : named.values) fits = fits && value >= named.least && value <= kMostPlaces;
     if (!fits) {
-      refuse(op, named.name, text(dims) + " ints of at least " + text(named.least), list_text(named.values));
+      refuse(op, named.name, text(dims) + " ints from " + text(named.least) + " to " + text(kMostPlaces),
+             list_text(named.values));
     }
+  }
+  Ints columns{x.size(1)};
+  columns.insert(columns.end(), conv.kernel.begin(), conv.kernel.end());
+  if (!multiply_to_at_most(kMostPlaces, columns)) {
+    refuse(op, "kernel", "channels and kernel sizes that multiply to at most " + text(kMostPlaces), list_text(columns));
   }
   Ints size(x.sizes().begin() + 2, x.sizes().end()), out;
   for (size_t d = 0; d < size.size(); ++d) {
@@ -225,15 +242,18 @@ inline Ints conv_result(const Tensor& x, const ConvShape& shape, int64_t outputs
   return {shape.images, outputs, shape.out_height, shape.out_width};
 }
 
+// Without any weight, the places of the kernel, of which there may be very many, are not looked at one by one.
+inline void forget_kernel(ConvShape& shape) { shape.kernel_height = shape.kernel_width = 1; }
+
 template <class Target>
 Tensor structured_conv_on(const char* op, int64_t dims, const Tensor& x, const Tensor& weight, const Maybe& columns,
                           const Maybe& rows, const Maybe& bias, const Maybe& residual, int64_t outputs,
                           const Convolution& conv, int64_t groups, bool relu) {
-  const ConvShape shape = check_conv_input(op, x, conv, groups, dims, dims);
+  ConvShape shape = check_conv_input(op, x, conv, groups, dims, dims);
   const Ints result = conv_result(x, shape, outputs);
-  check_finish(op, x, outputs, bias, residual, result);
   const int64_t inputs = shape.channels * shape.kernel_height * shape.kernel_width;
-  const int64_t depth = check_indices(op, "columns", columns, x, inputs);
+  check_finish(op, x, inputs, outputs, bias, residual, result);
+  int64_t depth = check_indices(op, "columns", columns, x, inputs);
   const int64_t height = check_indices(op, "rows", rows, x, outputs);
   check_floats(op, "weight", weight, x);
   check_shape(op, "weight", weight, {height * depth}, text(height) + " rows and " + text(depth) + " columns, packed");
@@ -243,6 +263,11 @@ Tensor structured_conv_on(const char* op, int64_t dims, const Tensor& x, const T
   check_ascending<Target>(op, "columns", read_columns, inputs);
   check_ascending<Target>(op, "rows", read_rows, outputs);
   const Tensor y = torch::stable::new_empty(read, result);
+  if (y.numel() == 0) return rounded(y, x);
+  if (height * depth == 0) {
+    depth = 0;
+    forget_kernel(shape);
+  }
   with_type<Target>(read, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const Structured<T> left{
@@ -266,6 +291,44 @@ Tensor structured_conv_on(const Tensor& x, const Tensor& weight, const Maybe& co
 struct Packed {
   Tensor values, bits, targets, offsets;
 };
+
+// Says what is wrong with packed weights that the kernels have refused, in the words and order of check_packed_values
+// in lps_kernels/ops/sparse.py.
+[[noreturn]] inline void refuse_packed(const char* op, const Packed& packed, int64_t outputs, int64_t inputs) {
+  const int64_t blocks = (inputs + kSparseDepth - 1) / kSparseDepth, count = packed.values.numel() - kSparseSlack;
+  const auto bit = [&](int64_t row, int64_t at) {
+    return (bytes(packed.bits)[row * (kSparseDepth / 8) + at / 8] >> (at % 8)) & 1;
+  };
+  for (int64_t top = 0; top < outputs; top += kSparseRows) {
+    const int64_t rows = std::min<int64_t>(outputs - top, kSparseRows);
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t first = top * blocks + block * rows, number = top / kSparseRows * blocks + block;
+      const int64_t left = std::min<int64_t>(inputs - block * kSparseDepth, kSparseDepth);
+      const int64_t room = count - pointer<int64_t>(packed.offsets)[number];
+      bool seen[kSparseRows] = {};
+      int64_t weights = 0;
+      for (int64_t row = first; row < first + rows; ++row) {
+        const uint8_t target = bytes(packed.targets)[row];
+        if (target >= rows || seen[target]) {
+          refuse(op, "targets", "each of 0 to " + text(rows - 1) + " once in a block",
+                 text(int64_t{target}) + " at position " + text(row));
+        }
+        seen[target] = true;
+        for (int64_t at = 0; at < kSparseDepth; ++at) {
+          if (at >= left && bit(row, at) != 0) {
+            refuse(op, "bits", "none behind those of " + text(inputs) + " inputs", "one in row " + text(row));
+          }
+          weights += bit(row, at);
+        }
+      }
+      if (weights > room) {
+        refuse(op, "bits", "at most " + text(room) + " in block " + text(number) + " (the values behind its offset)",
+               text(weights));
+      }
+    }
+  }
+  refuse(op, "bits", "what pack_sparse returns", "something else");
+}
 
 template <class Target>
 Packed check_packed(const char* op, const Tensor& x, const Packed& packed, int64_t outputs, int64_t inputs) {
@@ -308,8 +371,19 @@ Sparse<T> sparse_of(const Packed& packed, int64_t inputs, int64_t outputs) {
           bytes(packed.bits),
           bytes(packed.targets),
           pointer<int64_t>(packed.offsets),
+          packed.values.numel() - kSparseSlack,
           inputs,
           outputs};
+}
+
+// Runs kernels that, on a target whose values are read, say whether the packed weights are sound.
+template <class Target, class F>
+void multiply_sound(const char* op, const Packed& packed, int64_t outputs, int64_t inputs, F&& multiply) {
+  if constexpr (Target::reads_values) {
+    if (!multiply()) refuse_packed(op, packed, outputs, inputs);
+  } else {
+    multiply();
+  }
 }
 
 template <class Target>
@@ -317,16 +391,21 @@ Tensor sparse_linear_on(const Tensor& x, const Tensor& values, const Tensor& bit
                         const Tensor& offsets, const Maybe& bias, int64_t outputs, bool relu) {
   const char* op = "sparse_linear";
   check_linear_input(op, x);
-  check_finish(op, x, outputs, bias, std::nullopt, {});
   const int64_t inputs = x.size(x.dim() - 1);
+  const Ints result = linear_result(x, outputs);
+  check_finish(op, x, inputs, outputs, bias, std::nullopt, result);
   const Packed packed = check_packed<Target>(op, x, {values, bits, targets, offsets}, outputs, inputs);
   const Tensor read = factors<Target>(x);
   const Maybe read_bias = factors<Target>(bias);
-  const Tensor y = linear_result(read, outputs);
+  const Tensor y = torch::stable::new_empty(read, result);
+  if (y.numel() == 0) return rounded(y, x);
   with_type<Target>(read, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    sparse_linear<T>(Target::device(x), pointer<T>(read), batch_of(x), sparse_of<T>(packed, inputs, outputs),
-                     {pointer<T>(read_bias), nullptr, relu}, static_cast<T*>(y.data_ptr()));
+    const auto multiply = [&] {
+      return sparse_linear<T>(Target::device(x), pointer<T>(read), batch_of(x), sparse_of<T>(packed, inputs, outputs),
+                              {pointer<T>(read_bias), nullptr, relu}, static_cast<T*>(y.data_ptr()));
+    };
+    multiply_sound<Target>(op, packed, outputs, inputs, multiply);
   });
   return rounded(y, x);
 }
@@ -337,18 +416,23 @@ Tensor sparse_conv_on(const Tensor& x, const Tensor& values, const Tensor& bits,
                       const Ints& kernel, const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups,
                       bool relu) {
   const char* op = "sparse_conv";
-  const ConvShape shape = check_conv_input(op, x, {kernel, stride, padding, dilation}, groups, 1, 2);
+  ConvShape shape = check_conv_input(op, x, {kernel, stride, padding, dilation}, groups, 1, 2);
   const Ints result = conv_result(x, shape, outputs);
-  check_finish(op, x, outputs, bias, residual, result);
   const int64_t inputs = shape.channels * shape.kernel_height * shape.kernel_width;
+  check_finish(op, x, inputs, outputs, bias, residual, result);
   const Packed packed = check_packed<Target>(op, x, {values, bits, targets, offsets}, outputs, inputs);
   const Tensor read = factors<Target>(x);
   const Maybe read_bias = factors<Target>(bias), added = factors<Target>(residual);
   const Tensor y = torch::stable::new_empty(read, result);
+  if (y.numel() == 0) return rounded(y, x);
+  if (inputs == 0) forget_kernel(shape);
   with_type<Target>(read, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    sparse_conv<T>(Target::device(x), pointer<T>(read), shape, sparse_of<T>(packed, inputs, outputs),
-                   {pointer<T>(read_bias), pointer<T>(added), relu}, static_cast<T*>(y.data_ptr()));
+    const auto multiply = [&] {
+      return sparse_conv<T>(Target::device(x), pointer<T>(read), shape, sparse_of<T>(packed, inputs, outputs),
+                            {pointer<T>(read_bias), pointer<T>(added), relu}, static_cast<T*>(y.data_ptr()));
+    };
+    multiply_sound<Target>(op, packed, outputs, inputs, multiply);
   });
   return rounded(y, x);
 }

@@ -175,7 +175,8 @@ struct Sparse {
   const T* values;
   const uint8_t* bits;
   const uint8_t* targets;
-  const int64_t* offsets;  // of each block's first value
+  const int64_t* offsets;  // of each block's first value, from 0 to `count`
+  int64_t count;           // of the values, without the slack behind them
   int64_t inputs, outputs;
 };
 // The weight is w_bar where the task owns it or its bit is set, else 0.
@@ -199,18 +200,20 @@ struct ConvShape {
   int64_t padding_height, padding_width, dilation_height, dilation_width, out_height, out_width;
 };
 
-// y[batch, outputs] = finish(x[batch, inputs] @ weight^T), for float and, without any hurry, for double.
+// y[batch, outputs] = finish(x[batch, inputs] @ weight^T), for float and, without any hurry, for double. Those of
+// irregular weights find out on their way whether every block's targets are its rows, its bits those of inputs that
+// exist, and its values there: they read nothing that is not, and return whether all is.
 template <class T>
 void structured_linear(const Cpu&, const T* x, int64_t batch, int64_t inputs, const Structured<T>&, const Finish<T>&,
                        T* y);
 template <class T>
-void sparse_linear(const Cpu&, const T* x, int64_t batch, const Sparse<T>&, const Finish<T>&, T* y);
+bool sparse_linear(const Cpu&, const T* x, int64_t batch, const Sparse<T>&, const Finish<T>&, T* y);
 template <class T>
 void masked_linear(const Cpu&, const T* x, int64_t batch, const Masked<T>&, const Finish<T>&, T* y);
 template <class T>
 void structured_conv(const Cpu&, const T* x, const ConvShape&, const Structured<T>&, const Finish<T>&, T* y);
 template <class T>
-void sparse_conv(const Cpu&, const T* x, const ConvShape&, const Sparse<T>&, const Finish<T>&, T* y);
+bool sparse_conv(const Cpu&, const T* x, const ConvShape&, const Sparse<T>&, const Finish<T>&, T* y);
 
 // Runs `steps` rounds of multiply-adds in registers on each of `parts` parts; returns how many flops they were.
 int64_t fma_burst(const Cpu&, int64_t parts, int64_t steps);

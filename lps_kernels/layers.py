@@ -2,18 +2,26 @@
 
 They hold buffers and no parameters, so nothing in them trains. Buffers are registered in the order of the operator's
 arguments and passed in that order: looking each one up by its name takes a third of a small layer's time.
+
+A layer's buffers are checked when it is made and when a state dict is loaded into it, their values too: kernels on a
+GPU, which do not wait for values, take what these hold as indices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lps_kernels._registry import REGISTRY
 from lps_kernels.ops import sparse_conv, sparse_linear, structured_conv1d, structured_conv2d, structured_linear
-from lps_kernels.packing import pack_conv, pack_linear, pack_sparse
+from lps_kernels.ops._matrix import check_ascending
+from lps_kernels.ops.sparse import check_blocks, check_offsets
+from lps_kernels.packing import SparseWeight, pack_conv, pack_linear, pack_sparse
 
 
 def _indices(values: Tensor | None) -> Tensor | None:
@@ -24,7 +32,53 @@ def _copied(bias: Tensor | None) -> Tensor | None:
     return None if bias is None else bias.detach().clone()
 
 
-class StructuredLinear(nn.Module):
+class _Packed(nn.Module):
+    """A layer whose buffers are refused, all of them, where the operator would refuse one."""
+
+    def _check(self, buffers: Mapping[str, Tensor | None]) -> None:
+        """Shapes, dtypes and, unless they are on the meta device, values of the buffers."""
+        meta = any(buffer is not None and buffer.is_meta for buffer in buffers.values())
+        device = torch.device("meta" if meta else "cpu")
+        tensors = [None if buffer is None else _readable(buffer, device) for buffer in buffers.values()]
+        self._check_shapes(device, tensors)
+        if not meta:
+            self._check_indices(tensors)
+
+    def _check_shapes(self, device: torch.device, buffers: Sequence[Tensor | None]) -> None:
+        raise NotImplementedError
+
+    def _check_indices(self, buffers: Sequence[Any]) -> None:
+        raise NotImplementedError
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        buffers = {name: state_dict.get(prefix + name, own) for name, own in self._buffers.items() if own is not None}
+        try:
+            for name, buffer in buffers.items():
+                if not isinstance(buffer, Tensor):
+                    raise RuntimeError(f"{name}: expected a tensor, got {type(buffer).__name__}")
+            self._check({name: buffers.get(name) for name in self._buffers})
+        except RuntimeError as error:
+            # The last argument collects what load_state_dict raises in the end. Nothing of this layer is loaded.
+            rest[-1].append(f"{prefix.removesuffix('.') or type(self).__name__}: {error}")
+            return
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _readable(buffer: Tensor, device: torch.device) -> Tensor:
+    """Indices where their values can be read. Of floats nothing but the shape matters, and loading converts them."""
+    if buffer.is_floating_point():
+        return torch.empty(buffer.shape, device=device)
+    return buffer.detach().to(device)
+
+
+def _smallest(channels: int, shape: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """No images, each as large as the kernel."""
+    kernel, _, _, dilation = shape
+    size = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+    return torch.empty((0, channels, *size), device=device)
+
+
+class StructuredLinear(_Packed):
     """A linear layer of which only some rows and columns are left.
 
     ``weight`` [rows, columns] holds those; ``columns`` and ``rows`` say in ascending order which they are, None that
@@ -51,6 +105,15 @@ class StructuredLinear(nn.Module):
         self.register_buffer("columns", _indices(columns))
         self.register_buffer("rows", _indices(rows))
         self.register_buffer("bias", _copied(bias))
+        self._check(self._buffers)
+
+    def _check_shapes(self, device: torch.device, buffers: Sequence[Tensor | None]) -> None:
+        x = torch.empty((0, self.in_features), device=device)
+        REGISTRY["structured_linear"].fake(x, *buffers, self.out_features, self.relu)
+
+    def _check_indices(self, buffers: Sequence[Any]) -> None:
+        check_ascending("structured_linear", "columns", buffers[1], self.in_features)
+        check_ascending("structured_linear", "rows", buffers[2], self.out_features)
 
     def forward(self, x: Tensor) -> Tensor:
         """As ``nn.Linear``, with ReLU if ``relu``."""
@@ -62,7 +125,7 @@ class StructuredLinear(nn.Module):
         return f"{self.in_features}, {self.out_features}, {_left(self.columns, self.rows)}, relu={self.relu}"
 
 
-class StructuredConv(nn.Module):
+class StructuredConv(_Packed):
     """A convolution in one or two dimensions of which only some rows and columns of the weight matrix are left.
 
     A column is a channel and a tap: ``channel * taps + tap``. Otherwise as :class:`StructuredLinear`.
@@ -93,6 +156,18 @@ class StructuredConv(nn.Module):
         self.register_buffer("columns", _indices(columns))
         self.register_buffer("rows", _indices(rows))
         self.register_buffer("bias", _copied(bias))
+        self._check(self._buffers)
+
+    def _op(self) -> str:
+        return f"structured_conv{len(self.shape[0])}d"
+
+    def _check_shapes(self, device: torch.device, buffers: Sequence[Tensor | None]) -> None:
+        x = _smallest(self.in_channels, self.shape, device)
+        REGISTRY[self._op()].fake(x, *buffers, None, self.out_channels, *self.shape, 1, self.relu)
+
+    def _check_indices(self, buffers: Sequence[Any]) -> None:
+        check_ascending(self._op(), "columns", buffers[1], self.in_channels * prod(self.shape[0]))
+        check_ascending(self._op(), "rows", buffers[2], self.out_channels)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """As ``nn.Conv1d`` or ``nn.Conv2d``; the residual is added before the ReLU, if the layer has one."""
@@ -109,16 +184,25 @@ class StructuredConv(nn.Module):
         )
 
 
-class SparseLinear(nn.Module):
+class SparseLinear(_Packed):
     """A linear layer that holds only the nonzero weights of ``weight`` [outputs, inputs]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> None:
         super().__init__()
-        self.out_features, self.in_features = weight.shape
-        self.relu = relu
         for name, tensor in pack_sparse(weight.detach())._asdict().items():
             self.register_buffer(name, tensor)
         self.register_buffer("bias", _copied(bias))
+        self.out_features, self.in_features = weight.shape
+        self.relu = relu
+        self._check(self._buffers)
+
+    def _check_shapes(self, device: torch.device, buffers: Sequence[Tensor | None]) -> None:
+        x = torch.empty((0, self.in_features), device=device)
+        REGISTRY["sparse_linear"].fake(x, *buffers, self.out_features, self.relu)
+
+    def _check_indices(self, buffers: Sequence[Any]) -> None:
+        check_offsets("sparse_linear", SparseWeight(*buffers[:4]))
+        check_blocks("sparse_linear", SparseWeight(*buffers[:4]), self.out_features, self.in_features)
 
     def forward(self, x: Tensor) -> Tensor:
         """As ``nn.Linear``, with ReLU if ``relu``."""
@@ -130,7 +214,7 @@ class SparseLinear(nn.Module):
         return f"{self.in_features}, {self.out_features}, relu={self.relu}"
 
 
-class SparseConv(nn.Module):
+class SparseConv(_Packed):
     """A convolution in one or two dimensions that holds only the nonzero weights of ``weight`` [out, in, *kernel]."""
 
     def __init__(
@@ -149,6 +233,16 @@ class SparseConv(nn.Module):
         for name, tensor in pack_sparse(weight.detach().flatten(1))._asdict().items():
             self.register_buffer(name, tensor)
         self.register_buffer("bias", _copied(bias))
+        self._check(self._buffers)
+
+    def _check_shapes(self, device: torch.device, buffers: Sequence[Tensor | None]) -> None:
+        x = _smallest(self.in_channels, self.shape, device)
+        REGISTRY["sparse_conv"].fake(x, *buffers, None, self.out_channels, *self.shape, 1, self.relu)
+
+    def _check_indices(self, buffers: Sequence[Any]) -> None:
+        inputs = self.in_channels * prod(self.shape[0])
+        check_offsets("sparse_conv", SparseWeight(*buffers[:4]))
+        check_blocks("sparse_conv", SparseWeight(*buffers[:4]), self.out_channels, inputs)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """As ``nn.Conv1d`` or ``nn.Conv2d``; the residual is added before the ReLU, if the layer has one."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lps_kernels._checks import dtype_name
 from lps_kernels.ops.bits import pack_bits, unpack_bits
 
 PANEL = 16
@@ -37,8 +38,15 @@ class SparseWeight(NamedTuple):
     offsets: Tensor
 
 
+def _check_matrix(function: str, weight: Tensor) -> None:
+    if weight.dim() != 2 or not weight.is_floating_point():
+        got = f"{dtype_name(weight.dtype)} in {weight.dim()}"
+        raise RuntimeError(f"lps_kernels.packing.{function}: weight: expected floats in 2 dimensions, got {got}")
+
+
 def pack_linear(weight: Tensor) -> Tensor:
     """A matrix [rows, columns] as [ceil(rows / 16), columns, 16], zeros behind the last row."""
+    _check_matrix("pack_linear", weight)
     rows, columns = weight.shape
     padded = torch.nn.functional.pad(weight, (0, 0, 0, -rows % PANEL))
     return padded.reshape(-(-rows // PANEL), PANEL, columns).transpose(1, 2).contiguous()
@@ -52,6 +60,7 @@ def unpack_linear(packed: Tensor, rows: int) -> Tensor:
 
 def pack_conv(weight: Tensor) -> Tensor:
     """A matrix [rows, columns] as a flat tensor: six rows side by side, then the next six, the rest at the end."""
+    _check_matrix("pack_conv", weight)
     rows = weight.shape[0]
     whole = rows - rows % FILTERS
     panels = weight[:whole].reshape(whole // FILTERS, FILTERS, weight.shape[1]).transpose(1, 2)
@@ -68,6 +77,7 @@ def unpack_conv(packed: Tensor, rows: int, columns: int) -> Tensor:
 
 def pack_sparse(weight: Tensor) -> SparseWeight:
     """Pack the nonzero weights of a matrix [rows, columns]."""
+    _check_matrix("pack_sparse", weight)
     rows, columns = weight.shape
     blocks = -(-columns // SPARSE_DEPTH)
     padded = torch.nn.functional.pad(weight, (0, blocks * SPARSE_DEPTH - columns))

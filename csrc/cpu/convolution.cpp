@@ -1,5 +1,7 @@
 // Drivers of convolutions: a tile of 64 output positions is packed, columns gathered on the way, and multiplied with
 // the packed filters.
+#include <atomic>
+
 #include "positions.h"
 
 namespace lps {
@@ -111,7 +113,7 @@ void structured_conv(const Cpu& cpu, const float* x, const ConvShape& shape, con
 }
 
 template <>
-void sparse_conv(const Cpu& cpu, const float* x, const ConvShape& shape, const Sparse<float>& weight,
+bool sparse_conv(const Cpu& cpu, const float* x, const ConvShape& shape, const Sparse<float>& weight,
                  const Finish<float>& finish, float* y) {
   const Kernels& kernels = cpu.kernels;
   const Parallel& parallel = cpu.parallel;
@@ -121,6 +123,8 @@ void sparse_conv(const Cpu& cpu, const float* x, const ConvShape& shape, const S
   const std::vector<ConvColumn> columns = conv_columns(shape, nullptr, depth);
   const Tiling tiling(shape, weight.outputs, false);
   const Grid grid(tiling.tiles, panels);
+  if (!inputs_exist(weight)) return false;
+  std::atomic<bool> sound{true};
   parallel(grid.units(), [&](int64_t begin, int64_t end) {
     const Room<float> sums(kSparseRows * kTile);
     const Room<uint8_t> positions(kPositions), counts(kSparseRows);
@@ -133,15 +137,22 @@ void sparse_conv(const Cpu& cpu, const float* x, const ConvShape& shape, const S
         if (blocks == 0) std::fill(sums.get(), sums.get() + kSparseRows * kTile, 0.0f);
         for (int64_t block = 0; block < blocks; ++block) {
           const int64_t at = row * blocks + block * rows;
-          matrix.decode_bits(weight.bits + at * (kSparseDepth / 8), rows, positions.get(), counts.get());
-          matrix.sparse_block[tile->panels() - 1](weight.values + weight.offsets[panel * blocks + block],
-                                                  positions.get(), counts.get(), weight.targets + at, rows,
+          const int64_t offset = weight.offsets[panel * blocks + block];
+          const int64_t weights =
+              matrix.decode_bits(weight.bits + at * (kSparseDepth / 8), rows, positions.get(), counts.get());
+          if (weights > weight.count - offset || !are_rows(weight.targets + at, rows)) {
+            sound = false;
+            return;
+          }
+          matrix.sparse_block[tile->panels() - 1](weight.values + offset, positions.get(), counts.get(),
+                                                  weight.targets + at, rows,
                                                   tile.packed() + block * kSparseDepth * step, sums.get(), block > 0);
         }
         finish_channels(matrix, tiling, *tile, sums.get(), step, rows, nullptr, row, finish, y);
       }
     }
   });
+  return sound;
 }
 
 }  // namespace lps

@@ -125,11 +125,11 @@ struct MatrixKernels {
   void (*finish_transposed)(const float* c, int64_t c_step, int64_t rows, int64_t count, const float* bias, bool relu,
                             float* y, int64_t y_step);
   int64_t (*fma_burst)(int64_t steps, float seed);
-  void (*decode_bits)(const uint8_t* bits, int64_t rows, uint8_t* positions, uint8_t* counts);
+  int64_t (*decode_bits)(const uint8_t* bits, int64_t rows, uint8_t* positions, uint8_t* counts);
   void (*sparse_block[kPanels])(const float* values, const uint8_t* positions, const uint8_t* counts,
                                 const uint8_t* targets, int64_t rows, const float* tile, float* c, bool add);
-  const float* (*sparse_rows[kPanels])(const float* values, const uint8_t* bits, const uint8_t* targets, int64_t rows,
-                                       const float* x, float* sums);
+  bool (*sparse_rows[kPanels])(const float* values, const float* last, const uint8_t* bits, const uint8_t* targets,
+                               int64_t rows, const float* x, float* sums);
   void (*finish_sparse_rows[kPanels])(const float* sums, int64_t count, const float* bias, bool relu, float* y,
                                       int64_t y_step);
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 
@@ -18,6 +19,33 @@ constexpr int64_t kDepth = 384;
 constexpr int64_t kPositions = kSparseRows * kSparseDepth + 64;
 
 inline int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+// Whether the targets of a block of irregular weights are its rows, each once.
+inline bool are_rows(const uint8_t* targets, int64_t rows) {
+  uint8_t seen[kSparseRows] = {};
+  for (int64_t i = 0; i < rows; ++i) seen[targets[i]] = 1;
+  return std::memchr(seen, 0, static_cast<size_t>(rows)) == nullptr;
+}
+
+// Whether all bits of irregular weights are those of inputs that exist: only the last block of columns can have others.
+template <class T>
+bool inputs_exist(const Sparse<T>& weight) {
+  constexpr int64_t size = kSparseDepth / 8;
+  const int64_t blocks = parts_of(weight.inputs, kSparseDepth), left = weight.inputs - (blocks - 1) * kSparseDepth;
+  if (blocks == 0 || left == kSparseDepth) return true;
+  uint8_t any[size] = {};
+  for (int64_t top = 0; top < weight.outputs; top += kSparseRows) {
+    const int64_t rows = std::min<int64_t>(weight.outputs - top, kSparseRows);
+    const uint8_t* bits = weight.bits + (top * blocks + (blocks - 1) * rows) * size;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t byte = 0; byte < size; ++byte) any[byte] |= bits[row * size + byte];
+    }
+  }
+  for (int64_t bit = left; bit < kSparseDepth; ++bit) {
+    if (((any[bit / 8] >> (bit % 8)) & 1) != 0) return false;
+  }
+  return true;
+}
 
 // Memory for the working set of one thread, aligned to cache lines.
 template <class T>

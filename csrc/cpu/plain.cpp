@@ -1,5 +1,6 @@
 // The matrix products in double: every weight is spread out to a dense matrix, then plain loops. Networks in double are
 // for checks of precision, not for speed.
+#include <optional>
 #include <vector>
 
 #include "matrices.h"
@@ -31,19 +32,23 @@ Matrix spread(const Structured<double>& weight, int64_t inputs, bool linear) {
   return out;
 }
 
-Matrix spread(const Sparse<double>& weight) {
+// Nothing where the weights are not packed as they should be.
+std::optional<Matrix> spread(const Sparse<double>& weight) {
+  if (!inputs_exist(weight)) return std::nullopt;
   Matrix out(static_cast<size_t>(weight.outputs * weight.inputs));
   const int64_t blocks = parts_of(weight.inputs, kSparseDepth);
   for (int64_t panel = 0; panel < parts_of(weight.outputs, kSparseRows); ++panel) {
     const int64_t rows = std::min<int64_t>(weight.outputs - panel * kSparseRows, kSparseRows);
     for (int64_t block = 0; block < blocks; ++block) {
-      const double* value = weight.values + weight.offsets[panel * blocks + block];
-      for (int64_t i = 0; i < rows; ++i) {
-        const int64_t at = panel * kSparseRows * blocks + block * rows + i;
+      const int64_t first = panel * kSparseRows * blocks + block * rows;
+      if (!are_rows(weight.targets + first, rows)) return std::nullopt;
+      int64_t value = weight.offsets[panel * blocks + block];
+      for (int64_t at = first; at < first + rows; ++at) {
         const int64_t row = panel * kSparseRows + weight.targets[at];
         for (int64_t bit = 0; bit < kSparseDepth; ++bit) {
           if (((weight.bits[at * (kSparseDepth / 8) + bit / 8] >> (bit % 8)) & 1) == 0) continue;
-          out[static_cast<size_t>(row * weight.inputs + block * kSparseDepth + bit)] = {*value++, true};
+          if (value == weight.count) return std::nullopt;
+          out[static_cast<size_t>(row * weight.inputs + block * kSparseDepth + bit)] = {weight.values[value++], true};
         }
       }
     }
@@ -91,8 +96,11 @@ void convolve(const Parallel& parallel, const double* x, const ConvShape& shape,
       const int64_t column = position % shape.out_width * shape.stride_width +
                              tap % shape.kernel_width * shape.dilation_width - shape.padding_width;
       const Weight& met = weight[static_cast<size_t>(output * inputs + k)];
-      if (!met.present || row < 0 || row >= shape.height || column < 0 || column >= shape.width) continue;
-      sum += met.value * x[((image * shape.channels + k / taps) * shape.height + row) * shape.width + column];
+      if (!met.present) continue;
+      const bool padding = row < 0 || row >= shape.height || column < 0 || column >= shape.width;
+      // Padding is zeros: an Inf that meets it gives NaN.
+      sum += met.value *
+             (padding ? 0 : x[((image * shape.channels + k / taps) * shape.height + row) * shape.width + column]);
     }
     return sum;
   };
@@ -113,9 +121,11 @@ void structured_linear(const Cpu& cpu, const double* x, int64_t batch, int64_t i
 }
 
 template <>
-void sparse_linear(const Cpu& cpu, const double* x, int64_t batch, const Sparse<double>& weight,
+bool sparse_linear(const Cpu& cpu, const double* x, int64_t batch, const Sparse<double>& weight,
                    const Finish<double>& finish, double* y) {
-  multiply(cpu.parallel, x, batch, spread(weight), weight.inputs, weight.outputs, finish, y);
+  const std::optional<Matrix> matrix = spread(weight);
+  if (matrix) multiply(cpu.parallel, x, batch, *matrix, weight.inputs, weight.outputs, finish, y);
+  return matrix.has_value();
 }
 
 template <>
@@ -132,9 +142,11 @@ void structured_conv(const Cpu& cpu, const double* x, const ConvShape& shape, co
 }
 
 template <>
-void sparse_conv(const Cpu& cpu, const double* x, const ConvShape& shape, const Sparse<double>& weight,
+bool sparse_conv(const Cpu& cpu, const double* x, const ConvShape& shape, const Sparse<double>& weight,
                  const Finish<double>& finish, double* y) {
-  convolve(cpu.parallel, x, shape, spread(weight), weight.outputs, finish, y);
+  const std::optional<Matrix> matrix = spread(weight);
+  if (matrix) convolve(cpu.parallel, x, shape, *matrix, weight.outputs, finish, y);
+  return matrix.has_value();
 }
 
 }  // namespace lps

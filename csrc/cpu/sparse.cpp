@@ -1,5 +1,7 @@
 // Driver of linear layers with irregular weights. Examples are transposed to columns of a tile, so that one weight
 // meets 64 of them; only a few examples run along the inputs instead, where the bytes of the weights are the limit.
+#include <atomic>
+
 #include "matrices.h"
 
 namespace lps {
@@ -8,7 +10,7 @@ namespace {
 
 constexpr int64_t kFewExamples = 4;
 
-void few_examples(const MatrixKernels& matrix, const Parallel& parallel, const float* x, int64_t batch,
+bool few_examples(const MatrixKernels& matrix, const Parallel& parallel, const float* x, int64_t batch,
                   const Sparse<float>& weight, const Finish<float>& finish, float* y) {
   const int64_t blocks = parts_of(weight.inputs, kSparseDepth), panels = parts_of(weight.outputs, kSparseRows);
   // Inputs by blocks, zeros behind the last: [blocks, batch, kSparseDepth].
@@ -22,6 +24,7 @@ void few_examples(const MatrixKernels& matrix, const Parallel& parallel, const f
     }
   }
   const auto kernel = matrix.sparse_rows[batch - 1];
+  std::atomic<bool> sound{true};
   parallel(panels, [&](int64_t begin, int64_t end) {
     const Room<float> sums(kSparseRows * batch * matrix.width);
     for (int64_t panel = begin; panel < end; ++panel) {
@@ -29,16 +32,21 @@ void few_examples(const MatrixKernels& matrix, const Parallel& parallel, const f
       std::fill(sums.get(), sums.get() + rows * batch * matrix.width, 0.0f);
       for (int64_t block = 0; block < blocks; ++block) {
         const int64_t at = row * blocks + block * rows;
-        kernel(weight.values + weight.offsets[panel * blocks + block], weight.bits + at * (kSparseDepth / 8),
-               weight.targets + at, rows, inputs.get() + block * batch * kSparseDepth, sums.get());
+        if (!kernel(weight.values + weight.offsets[panel * blocks + block], weight.values + weight.count,
+                    weight.bits + at * (kSparseDepth / 8), weight.targets + at, rows,
+                    inputs.get() + block * batch * kSparseDepth, sums.get())) {
+          sound = false;
+          return;
+        }
       }
       matrix.finish_sparse_rows[batch - 1](sums.get(), rows, finish.bias == nullptr ? nullptr : finish.bias + row,
                                            finish.relu, y + row, weight.outputs);
     }
   });
+  return sound;
 }
 
-void many_examples(const MatrixKernels& matrix, const Parallel& parallel, const float* x, int64_t batch,
+bool many_examples(const MatrixKernels& matrix, const Parallel& parallel, const float* x, int64_t batch,
                    const Sparse<float>& weight, const Finish<float>& finish, float* y) {
   const int64_t depth = weight.inputs, outputs = weight.outputs;
   const int64_t blocks = parts_of(depth, kSparseDepth), panels = parts_of(outputs, kSparseRows);
@@ -55,6 +63,7 @@ void many_examples(const MatrixKernels& matrix, const Parallel& parallel, const 
                              step);
     }
   });
+  std::atomic<bool> sound{true};
   parallel(panels, [&](int64_t begin, int64_t end) {
     // As many panels at a time as have their sums in half a megabyte of L2: a tile of examples then stays in L1 for all
     // of their rows.
@@ -72,9 +81,14 @@ void many_examples(const MatrixKernels& matrix, const Parallel& parallel, const 
       for (int64_t block = 0; block < blocks; ++block) {
         const auto at = [&](int64_t panel) { return panel * kSparseRows * blocks + block * rows_of(panel); };
         for (int64_t panel = first; panel < last; ++panel) {
-          matrix.decode_bits(weight.bits + at(panel) * (kSparseDepth / 8), rows_of(panel),
-                             positions.get() + (panel - first) * kPositions,
-                             counts.get() + (panel - first) * kSparseRows);
+          const int64_t weights = matrix.decode_bits(weight.bits + at(panel) * (kSparseDepth / 8), rows_of(panel),
+                                                     positions.get() + (panel - first) * kPositions,
+                                                     counts.get() + (panel - first) * kSparseRows);
+          if (weights > weight.count - weight.offsets[panel * blocks + block] ||
+              !are_rows(weight.targets + at(panel), rows_of(panel))) {
+            sound = false;
+            return;
+          }
         }
         for (int64_t tile = 0; tile < tiles; ++tile) {
           const int64_t step = panels_of(tile) * kPanel;
@@ -96,17 +110,19 @@ void many_examples(const MatrixKernels& matrix, const Parallel& parallel, const 
       }
     }
   });
+  return sound;
 }
 
 }  // namespace
 
 template <>
-void sparse_linear(const Cpu& cpu, const float* x, int64_t batch, const Sparse<float>& weight,
+bool sparse_linear(const Cpu& cpu, const float* x, int64_t batch, const Sparse<float>& weight,
                    const Finish<float>& finish, float* y) {
   const Kernels& kernels = cpu.kernels;
   const Parallel& parallel = cpu.parallel;
-  if (batch == 0) return;
-  (batch <= kFewExamples ? few_examples : many_examples)(kernels.matrix, parallel, x, batch, weight, finish, y);
+  if (!inputs_exist(weight)) return false;
+  if (batch == 0) return true;
+  return (batch <= kFewExamples ? few_examples : many_examples)(kernels.matrix, parallel, x, batch, weight, finish, y);
 }
 
 }  // namespace lps

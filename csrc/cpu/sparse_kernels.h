@@ -53,15 +53,17 @@ void finish_transposed(const float* c, int64_t c_step, int64_t rows, int64_t cou
   }
 }
 
-// Positions of the set bits of each of `rows` rows, one list behind the other, and how many each row has.
+// Positions of the set bits of each of `rows` rows, one list behind the other, and how many each row has; returns how
+// many there are.
 template <class I>
-void decode_bits(const uint8_t* bits, int64_t rows, uint8_t* positions, uint8_t* counts) {
+int64_t decode_bits(const uint8_t* bits, int64_t rows, uint8_t* positions, uint8_t* counts) {
   int64_t total = 0;
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t count = I::positions(bits + i * (kSparseDepth / 8), positions + total);
     counts[i] = static_cast<uint8_t>(count);
     total += count;
   }
+  return total;
 }
 
 constexpr int kTogether = 4;  // weights of a row whose positions are read at a time
@@ -120,12 +122,24 @@ void sparse_block(const float* values, const uint8_t* positions, const uint8_t* 
 
 constexpr int64_t kPrefetch = 512;  // floats
 
+// Weights of a row in one block.
+inline int64_t bits_set(const uint8_t* bits) {
+  uint64_t words[kSparseDepth / 64];
+  std::memcpy(words, bits, sizeof(words));
+  return __builtin_popcountll(words[0]) + __builtin_popcountll(words[1]);
+}
+
 // For few examples: lanes run along the inputs. sums[targets[i], e, :] += spread weights of row i times x[e, :], the
-// vectors of one block of kSparseDepth inputs. Returns the end of the block's values.
+// vectors of one block of kSparseDepth inputs. Returns whether the values end at `last` or before it, which nothing but
+// the slack is read behind, and the targets are the rows, each once.
 template <class I, int examples>
-const float* sparse_rows(const float* values, const uint8_t* bits, const uint8_t* targets, int64_t rows, const float* x,
-                         float* sums) {
+bool sparse_rows(const float* values, const float* last, const uint8_t* bits, const uint8_t* targets, int64_t rows,
+                 const float* x, float* sums) {
+  uint8_t seen[kSparseRows] = {};
   for (int64_t i = 0; i < rows; ++i) {
+    // Only a row near the very last value has to be counted first.
+    if (last - values < kSparseDepth && bits_set(bits + i * (kSparseDepth / 8)) > last - values) return false;
+    seen[targets[i]] = 1;
     float* sums_at = sums + targets[i] * (examples * I::width);
     typename I::V sum[examples];
     const float* begin = values;
@@ -143,7 +157,7 @@ const float* sparse_rows(const float* values, const uint8_t* bits, const uint8_t
     // Values come from beyond the caches, and the hardware alone does not run far enough ahead of them.
     for (; begin < values; begin += 16) __builtin_prefetch(begin + kPrefetch);
   }
-  return values;
+  return std::memchr(seen, 0, static_cast<size_t>(rows)) == nullptr;
 }
 
 // y[e * y_step + n] = finish(the sum of the lanes of sums[n, e, :] + bias[n]) for n < count.

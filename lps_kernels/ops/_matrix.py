@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lps_kernels._checks import FLOATS, check_device, check_dtype, check_shape, dtype_name, refuse_unless
-from lps_kernels._registry import Tolerance
+from lps_kernels._registry import Args, BadInput, Tolerance
 
 # A sum of n products errs by at most n roundings of half a unit of its largest partial sum; the samples sum up to a few
 # hundred products of terms below 16. Kernels, references and cuBLAS-like libraries all take their own order.
@@ -19,6 +19,12 @@ TOLERANCE = Tolerance(
     {torch.float32: 4e-6, torch.float64: 8e-15, torch.bfloat16: 7.9e-3, torch.float16: 9.8e-4},
     "sums of products in an order of their own",
 )
+
+
+# Most values of any tensor or matrix, sizes of 0 counted as 1: sums and products of a few such sizes fit in 64 bits.
+MOST_VALUES = 2**60
+# Most of an int of a convolution, and of the columns of its matrix, which 32-bit indices name.
+MOST_PLACES = 2**31 - 1
 
 
 class Convolution(NamedTuple):
@@ -47,10 +53,17 @@ def check_floats(op: str, argument: str, tensor: Tensor, model_name: str, model:
     refuse_unless(tensor.dtype == model.dtype, op, argument, expected, dtype_name(tensor.dtype))
 
 
+def check_values(op: str, argument: str, what: str, shape: Sequence[int]) -> None:
+    """A shape whose arithmetic fits in 64 bits."""
+    fits = prod(max(size, 1) for size in shape) <= MOST_VALUES
+    refuse_unless(fits, op, argument, f"{what} of at most {MOST_VALUES} values", f"shape {list(shape)}")
+
+
 def check_linear_input(op: str, x: Tensor) -> None:
     """A float tensor with the inputs in its last dimension."""
     check_dtype(op, "x", x, FLOATS)
     refuse_unless(x.dim() >= 1, op, "x", "at least 1 dimension", x.dim())
+    check_values(op, "x", "a tensor", x.shape)
 
 
 def check_conv_input(op: str, x: Tensor, conv: Convolution, groups: int, dimensions: Sequence[int]) -> None:
@@ -59,26 +72,38 @@ def check_conv_input(op: str, x: Tensor, conv: Convolution, groups: int, dimensi
     dims = x.dim() - 2
     ranks = " or ".join(str(d + 2) for d in dimensions)
     refuse_unless(dims in dimensions, op, "x", f"{ranks} dimensions", x.dim())
+    check_values(op, "x", "a tensor", x.shape)
     refuse_unless(groups == 1, op, "groups", "1 (grouped convolutions have no packed form)", groups)
     for name, values, least in zip(Convolution._fields, conv, (1, 1, 0, 1), strict=True):
-        expected = f"{dims} ints of at least {least}"
-        refuse_unless(len(values) == dims and all(v >= least for v in values), op, name, expected, list(values))
+        fits = len(values) == dims and all(least <= value <= MOST_PLACES for value in values)
+        refuse_unless(fits, op, name, f"{dims} ints from {least} to {MOST_PLACES}", list(values))
+    columns = [x.shape[1], *conv.kernel]
+    expected = f"channels and kernel sizes that multiply to at most {MOST_PLACES}"
+    refuse_unless(prod(max(size, 1) for size in columns) <= MOST_PLACES, op, "kernel", expected, columns)
     size = conv.output_size(x.shape[2:])
     expected = f"a kernel that fits into {list(x.shape[2:])}"
     refuse_unless(all(n >= 1 for n in size), op, "kernel", expected, list(conv.kernel))
 
 
 def check_finish(
-    op: str, x: Tensor, outputs: int, bias: Tensor | None, residual: Tensor | None, size: list[int]
+    op: str,
+    x: Tensor,
+    inputs: int,
+    outputs: int,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    result: Sequence[int],
 ) -> None:
-    """A bias for each output and a residual of the shape of the result."""
+    """Outputs, a bias for each of them and a residual of the shape of the result."""
     refuse_unless(outputs >= 0, op, "outputs", "at least 0", outputs)
+    check_values(op, "outputs", "a result", result)
+    check_values(op, "outputs", "a weight", [outputs, inputs])
     if bias is not None:
         check_floats(op, "bias", bias, "x", x)
         check_shape(op, "bias", bias, [outputs], "one for each output")
     if residual is not None:
         check_floats(op, "residual", residual, "x", x)
-        check_shape(op, "residual", residual, [x.shape[0], outputs, *size], "that of the result")
+        check_shape(op, "residual", residual, result, "that of the result")
 
 
 def check_indices(op: str, argument: str, indices: Tensor | None, x: Tensor, limit: int) -> int:
@@ -88,6 +113,7 @@ def check_indices(op: str, argument: str, indices: Tensor | None, x: Tensor, lim
     check_device(op, argument, indices, "x", x)
     check_dtype(op, argument, indices, (torch.int32,))
     refuse_unless(indices.dim() == 1, op, argument, "1 dimension", indices.dim())
+    refuse_unless(indices.numel() <= limit, op, argument, f"at most {limit} indices", indices.numel())
     return indices.numel()
 
 
@@ -113,13 +139,12 @@ def finish(y: Tensor, bias: Tensor | None, residual: Tensor | None, relu: bool, 
     return (y.relu() if relu else y).to(dtype).contiguous()
 
 
-def skip_zeros(weight: Tensor, x: Tensor) -> Tensor:
-    """``x @ weight.T`` for a matrix x, where a weight of zero meets nothing: not even an Inf or NaN."""
-    finite = x.isfinite()
-    y = torch.where(finite, x, 0) @ weight.t()
-    for column in (~finite).any(0).nonzero().flatten().tolist():
-        met = torch.where(finite[:, column], 0, x[:, column])
-        y += torch.where(weight[:, column] != 0, met[:, None] * weight[:, column], 0)
+def multiply_present(weight: Tensor, present: Tensor, x: Tensor) -> Tensor:
+    """``x @ weight.T`` for a matrix x, where a weight that is not present meets nothing: not even an Inf or NaN."""
+    finite = x.isfinite().all(0) & weight.isfinite().all(0)
+    y = x[:, finite] @ weight[:, finite].t()
+    for column in (~finite).nonzero().flatten().tolist():
+        y += torch.where(present[:, column], x[:, column, None] * weight[:, column], 0)
     return y
 
 
@@ -131,3 +156,13 @@ def patches(x: Tensor, conv: Convolution) -> Tensor:
         x, conv = x.unsqueeze(2), Convolution(*([first, *rest] for first, rest in zip((1, 1, 0, 1), conv, strict=True)))
     kernel, stride, padding, dilation = (tuple(numbers) for numbers in conv)
     return torch.nn.functional.unfold(x, kernel, dilation, padding, stride)
+
+
+def outputs_bad_inputs(
+    op: str, before: Sequence[int], behind: Sequence[int], call: Callable[[int], Args]
+) -> Iterator[BadInput]:
+    """Numbers of outputs that are refused; ``before`` and ``behind`` are the sizes of the result around them."""
+    yield BadInput("no outputs at all", call(-1), f"{op}: outputs: expected at least 0, got -1")
+    for outputs in (MOST_VALUES, 2**63 - 1):
+        expected, shape = f"a result of at most {MOST_VALUES} values", [*before, outputs, *behind]
+        yield BadInput(f"{outputs} outputs", call(outputs), f"{op}: outputs: expected {expected}, got shape {shape}")

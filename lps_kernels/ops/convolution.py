@@ -6,7 +6,7 @@ A residual is added before the ReLU, as in the last layer of a residual block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -26,6 +26,7 @@ from lps_kernels.ops._matrix import (
     check_floats,
     check_indices,
     finish,
+    outputs_bad_inputs,
     patches,
 )
 from lps_kernels.ops.compose import opmath
@@ -87,13 +88,13 @@ def _fake(
     del relu
     op, conv = f"structured_conv{dims}d", Convolution(kernel, stride, padding, dilation)
     check_conv_input(op, x, conv, groups, (dims,))
-    size = conv.output_size(x.shape[2:])
-    check_finish(op, x, outputs, bias, residual, size)
-    depth = check_indices(op, "columns", columns, x, x.shape[1] * conv.taps)
+    inputs, result = x.shape[1] * conv.taps, (x.shape[0], outputs, *conv.output_size(x.shape[2:]))
+    check_finish(op, x, inputs, outputs, bias, residual, result)
+    depth = check_indices(op, "columns", columns, x, inputs)
     height = check_indices(op, "rows", rows, x, outputs)
     check_floats(op, "weight", weight, "x", x)
     check_shape(op, "weight", weight, [height * depth], f"{height} rows and {depth} columns, packed")
-    return x.new_empty((x.shape[0], outputs, *size))
+    return x.new_empty(result)
 
 
 def conv_cases(dims: int) -> Iterator[tuple[str, tuple[int, ...], int, Convolution]]:
@@ -148,6 +149,33 @@ def _samples(dims: int, dtype: torch.dtype) -> Iterator[Sample]:
     odd = x.clone()
     odd[0, 1, 2], odd[1, 2, 0] = torch.nan, torch.inf
     yield Sample("NaN and Inf", (odd, weight, None, None, None, None, *rest))
+    weight = weight.clone()
+    weight[0], weight[7] = torch.inf, torch.nan
+    yield Sample("NaN and Inf as weights, padded", (odd, weight, None, None, None, None, *rest))
+
+
+def conv_bad_inputs(op: str, dims: int, call: Callable[[Sequence[Sequence[int]]], Args]) -> Iterator[BadInput]:
+    """Convolutions of 3 channels of size 6 that are refused: numbers that do not fit, and those that would overflow."""
+    most, size = 2**31 - 1, [6] * dims
+    right: dict[str, list[int]] = {"kernel": [3], "stride": [1], "padding": [0], "dilation": [1]}
+
+    def bad(name: str, change: dict[str, list[int]], sentence: str) -> BadInput:
+        numbers = [many if len(many) > 1 else many * dims for many in (right | change).values()]
+        return BadInput(name, call(numbers), f"{op}: {sentence}")
+
+    for name in right:
+        least = 0 if name == "padding" else 1
+        for number in (least - 1, -(2**63), 2**31, 2**61, 2**63 - 1):
+            sentence = f"{name}: expected {dims} ints from {least} to {most}, got {[number] * dims}"
+            yield bad(f"{name} of {number}", {name: [number]}, sentence)
+        sentence = f"{name}: expected {dims} ints from {least} to {most}, got {[1] * 3}"
+        yield bad(f"{name} of three numbers", {name: [1] * 3}, sentence)
+    yield bad("large kernel", {"kernel": [7]}, f"kernel: expected a kernel that fits into {size}, got {[7] * dims}")
+    sentence = f"kernel: expected a kernel that fits into {size}, got {[3] * dims}"
+    yield bad("large dilation", {"dilation": [most]}, sentence)
+    expected = f"kernel: expected channels and kernel sizes that multiply to at most {most}"
+    sentence = f"{expected}, got {[3, *[most] * dims]}"
+    yield bad("large matrix", {"kernel": [most], "padding": [most]}, sentence)
 
 
 def _bad_inputs(dims: int) -> Iterator[BadInput]:
@@ -166,16 +194,7 @@ def _bad_inputs(dims: int) -> Iterator[BadInput]:
     yield bad("x rank", (x[0], weight, *plain, *conv, 1, False), f"x: expected {dims + 2} dimensions, got {dims + 1}")
     expected = "groups: expected 1 (grouped convolutions have no packed form), got 3"
     yield bad("groups", (x, weight, *plain, *conv, 3, False), expected)
-    strides = (threes, zeros, zeros, ones)
-    yield bad(
-        "stride", (x, weight, *plain, *strides, 1, False), f"stride: expected {dims} ints of at least 1, got {zeros}"
-    )
-    longer = (threes, ones, [0] * (dims + 1), ones)
-    expected = f"padding: expected {dims} ints of at least 0, got {[0] * (dims + 1)}"
-    yield bad("padding", (x, weight, *plain, *longer, 1, False), expected)
-    large = ([7] * dims, ones, zeros, ones)
-    expected = f"kernel: expected a kernel that fits into {size}, got {[7] * dims}"
-    yield bad("kernel", (x, weight, *plain, *large, 1, False), expected)
+    yield from conv_bad_inputs(op, dims, lambda conv: (x, weight, *plain, *conv, 1, False))
     expected = f"weight: expected shape [{5 * taps}] (5 rows and {taps} columns, packed), got [{5 * taps - 1}]"
     yield bad("weight", (x, weight[1:], *plain, *conv, 1, False), expected)
     expected = "weight: expected dtype float32 (that of x), got float64"
@@ -190,9 +209,11 @@ def _bad_inputs(dims: int) -> Iterator[BadInput]:
     yield bad("bias", (x, weight, None, None, torch.zeros(4), None, 5, *conv, 1, False), expected)
     expected = f"residual: expected shape {[2, 5, *[4] * dims]} (that of the result), got {[2, 5, *size]}"
     yield bad("residual", (x, weight, None, None, None, torch.zeros(2, 5, *size), 5, *conv, 1, False), expected)
-    yield bad(
-        "outputs", (x, weight, None, None, None, None, -1, *conv, 1, False), "outputs: expected at least 0, got -1"
+    yield from outputs_bad_inputs(
+        op, [2], [4] * dims, lambda outputs: (x, weight, *plain[:4], outputs, *conv, 1, False)
     )
+    expected = f"columns: expected at most {taps} indices, got {taps + 1}"
+    yield bad("more columns", (x, weight, torch.arange(taps + 1).int(), *plain[1:], *conv, 1, False), expected)
 
 
 def workload_inputs(dims: int, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, tuple[int, ...], Convolution]]:

@@ -24,6 +24,7 @@ from lps_kernels.ops._matrix import (
     check_indices,
     check_linear_input,
     finish,
+    outputs_bad_inputs,
 )
 from lps_kernels.ops.compose import opmath
 from lps_kernels.ops.task_weight import check_task, task_call, weights_of_task
@@ -65,12 +66,13 @@ def _structured_fake(
     del relu
     op = "structured_linear"
     check_linear_input(op, x)
-    check_finish(op, x, outputs, bias, None, [])
+    result = (*x.shape[:-1], outputs)
+    check_finish(op, x, x.shape[-1], outputs, bias, None, result)
     depth, height = check_indices(op, "columns", columns, x, x.shape[-1]), check_indices(op, "rows", rows, x, outputs)
     check_floats(op, "weight", weight, "x", x)
     shape = [-(-height // PANEL), depth, PANEL]
     check_shape(op, "weight", weight, shape, f"{height} rows and {depth} columns in panels of {PANEL}")
-    return x.new_empty((*x.shape[:-1], outputs))
+    return x.new_empty(result)
 
 
 def masked_linear_reference(
@@ -93,8 +95,9 @@ def _masked_fake(
     refuse_unless(w_bar.dim() == 2, op, "w_bar", "2 dimensions", w_bar.dim())
     check_shape(op, "w_bar", w_bar, [w_bar.shape[0], x.shape[-1]], "the inputs of x")
     check_task(op, w_bar, owner, bits, task)
-    check_finish(op, x, w_bar.shape[0], bias, None, [])
-    return x.new_empty((*x.shape[:-1], w_bar.shape[0]))
+    result = (*x.shape[:-1], w_bar.shape[0])
+    check_finish(op, x, x.shape[-1], w_bar.shape[0], bias, None, result)
+    return x.new_empty(result)
 
 
 def some_of(count: int, draw: Draw, share: float = 0.4) -> Tensor:
@@ -196,7 +199,17 @@ def _structured_bad_inputs() -> Iterator[BadInput]:
         (x, weight, None, None, torch.zeros(6), 7, False),
         f"{op}: bias: expected shape [7] (one for each output), got [6]",
     )
-    yield BadInput("outputs", (x, weight, None, None, None, -1, False), f"{op}: outputs: expected at least 0, got -1")
+    yield BadInput(
+        "columns more than inputs",
+        (x, weight, torch.arange(6, dtype=torch.int32), None, None, 7, False),
+        f"{op}: columns: expected at most 5 indices, got 6",
+    )
+    yield from outputs_bad_inputs(op, [2], [], lambda outputs: (x, weight, None, None, None, outputs, False))
+    yield BadInput(
+        "weight too large",
+        (x, weight, None, None, None, 2**58, False),
+        f"{op}: outputs: expected a weight of at most {2**60} values, got shape [{2**58}, 5]",
+    )
     yield BadInput(
         "device",
         (x, weight.to("meta"), None, None, None, 7, False),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lps_kernels._checks import FLOATS, check_device, check_dtype, check_shape, refuse_unless
+from lps_kernels._checks import FLOATS, check_device, check_dtype, check_shape, refuse, refuse_unless
 from lps_kernels._registry import Args, BadInput, Cost, Sample, declare
 from lps_kernels._samples import EDGE_SIZES, Draw, strided
 from lps_kernels.ops._matrix import (
@@ -23,11 +23,13 @@ from lps_kernels.ops._matrix import (
     check_floats,
     check_linear_input,
     finish,
+    multiply_present,
+    outputs_bad_inputs,
     patches,
-    skip_zeros,
 )
+from lps_kernels.ops.bits import unpack_bits
 from lps_kernels.ops.compose import opmath
-from lps_kernels.ops.convolution import conv_cases, workload_inputs
+from lps_kernels.ops.convolution import conv_bad_inputs, conv_cases, workload_inputs
 from lps_kernels.ops.linear import BATCH
 from lps_kernels.packing import SPARSE_DEPTH, SPARSE_ROWS, SPARSE_SLACK, SparseWeight, pack_sparse, unpack_sparse
 
@@ -45,9 +47,12 @@ def sparse_linear_reference(
     """``x @ W.T`` plus bias, ReLU; the four tensors are ``pack_sparse(W)``."""
     y = _linear_fake(x, values, bits, targets, offsets, bias, outputs, relu)
     packed, inputs = SparseWeight(values, bits, targets, offsets), x.shape[-1]
-    _check_offsets("sparse_linear", packed)
+    check_offsets("sparse_linear", packed)
+    if y.numel() == 0:
+        return y
+    check_blocks("sparse_linear", packed, outputs, inputs)
     read = opmath(x.flatten(0, -2) if x.dim() > 1 else x[None])
-    product = skip_zeros(opmath(unpack_sparse(packed, outputs, inputs)), read)
+    product = multiply_present(*_spread(packed, outputs, inputs), read)
     return finish(product, bias, None, relu, x.dtype).reshape(y.shape)
 
 
@@ -64,9 +69,10 @@ def _linear_fake(
     del relu
     op = "sparse_linear"
     check_linear_input(op, x)
-    check_finish(op, x, outputs, bias, None, [])
+    result = (*x.shape[:-1], outputs)
+    check_finish(op, x, x.shape[-1], outputs, bias, None, result)
     _check_packed(op, x, SparseWeight(values, bits, targets, offsets), outputs, x.shape[-1])
-    return x.new_empty((*x.shape[:-1], outputs))
+    return x.new_empty(result)
 
 
 def sparse_conv_reference(
@@ -89,9 +95,12 @@ def sparse_conv_reference(
     conv = Convolution(kernel, stride, padding, dilation)
     y = _conv_fake(x, values, bits, targets, offsets, bias, residual, outputs, *conv, groups, relu)
     packed, inputs = SparseWeight(values, bits, targets, offsets), x.shape[1] * conv.taps
-    _check_offsets("sparse_conv", packed)
+    check_offsets("sparse_conv", packed)
+    if y.numel() == 0:
+        return y
+    check_blocks("sparse_conv", packed, outputs, inputs)
     met = patches(opmath(x), conv).transpose(1, 2)
-    product = skip_zeros(opmath(unpack_sparse(packed, outputs, inputs)), met.flatten(0, 1))
+    product = multiply_present(*_spread(packed, outputs, inputs), met.flatten(0, 1))
     product = product.reshape(len(x), met.shape[1], outputs).transpose(1, 2)
     return finish(product.reshape(y.shape), bias, residual, relu, x.dtype)
 
@@ -115,10 +124,10 @@ def _conv_fake(
     del relu
     op, conv = "sparse_conv", Convolution(kernel, stride, padding, dilation)
     check_conv_input(op, x, conv, groups, (1, 2))
-    size = conv.output_size(x.shape[2:])
-    check_finish(op, x, outputs, bias, residual, size)
-    _check_packed(op, x, SparseWeight(values, bits, targets, offsets), outputs, x.shape[1] * conv.taps)
-    return x.new_empty((x.shape[0], outputs, *size))
+    inputs, result = x.shape[1] * conv.taps, (x.shape[0], outputs, *conv.output_size(x.shape[2:]))
+    check_finish(op, x, inputs, outputs, bias, residual, result)
+    _check_packed(op, x, SparseWeight(values, bits, targets, offsets), outputs, inputs)
+    return x.new_empty(result)
 
 
 def _check_packed(op: str, x: Tensor, packed: SparseWeight, outputs: int, inputs: int) -> None:
@@ -136,13 +145,43 @@ def _check_packed(op: str, x: Tensor, packed: SparseWeight, outputs: int, inputs
         check_shape(op, name, tensor, shape, why)
 
 
-def _check_offsets(op: str, packed: SparseWeight) -> None:
+def check_offsets(op: str, packed: SparseWeight) -> None:
     """Where blocks begin: in order, within the values. Not for tracing, which has no values."""
     before, count = 0, packed.values.numel() - SPARSE_SLACK
     for at, offset in enumerate(packed.offsets.tolist()):
         expected = f"offsets from 0 to {count} in ascending order"
         refuse_unless(before <= offset <= count, op, "offsets", expected, f"{offset} at position {at}")
         before = offset
+
+
+def check_blocks(op: str, packed: SparseWeight, outputs: int, inputs: int) -> None:
+    """What kernels rely on, offsets checked: a block's targets are its rows, its bits those of inputs that exist, and
+    no more than there are values behind its offset. Not for tracing, which has no values.
+    """
+    blocks, count, first = -(-inputs // SPARSE_DEPTH), packed.values.numel() - SPARSE_SLACK, 0
+    for number, offset in enumerate(packed.offsets.tolist()):
+        panel, block = divmod(number, blocks)
+        rows = min(SPARSE_ROWS, outputs - panel * SPARSE_ROWS)
+        present = unpack_bits(packed.bits[first : first + rows].flatten(), [rows, SPARSE_DEPTH])
+        behind = present[:, inputs - block * SPARSE_DEPTH :].any(1).tolist()
+        seen = set()
+        for row, target in enumerate(packed.targets[first : first + rows].tolist()):
+            if target >= rows or target in seen:
+                refuse(op, "targets", f"each of 0 to {rows - 1} once in a block", f"{target} at position {first + row}")
+            seen.add(target)
+            if behind[row]:
+                refuse(op, "bits", f"none behind those of {inputs} inputs", f"one in row {first + row}")
+        weights = int(present.count_nonzero())
+        if weights > count - offset:
+            expected = f"at most {count - offset} in block {number} (the values behind its offset)"
+            refuse(op, "bits", expected, weights)
+        first += rows
+
+
+def _spread(packed: SparseWeight, outputs: int, inputs: int) -> tuple[Tensor, Tensor]:
+    """The matrix, and where it has weights: one of 0 may be stored."""
+    ones = packed._replace(values=torch.ones_like(packed.values))
+    return opmath(unpack_sparse(packed, outputs, inputs)), unpack_sparse(ones, outputs, inputs) != 0
 
 
 def sparse_matrix(draw: Draw, rows: int, columns: int, dtype: torch.dtype, density: float = 0.3) -> Tensor:
@@ -174,6 +213,48 @@ def _linear_samples(dtype: torch.dtype) -> Iterator[Sample]:
     odd[0, 0, 3], odd[1, 1, 4] = torch.nan, torch.inf
     yield Sample("NaN and Inf", (odd, *packed, None, 20, False))
     yield Sample("NaN and Inf in one example", (odd[0, 0] + odd[1, 1], *packed, None, 20, False))
+    values, *marks = packed
+    yield Sample("NaN and Inf as weights", (odd, not_finite(values), *marks, None, 20, False))
+    yield Sample("zeros that are stored", (odd, torch.zeros_like(values), *marks, None, 20, False))
+    yield Sample("zeros that are stored, one example", (odd[1, 1], torch.zeros_like(values), *marks, None, 20, False))
+
+
+def not_finite(values: Tensor) -> Tensor:
+    """The same with an Inf and a NaN among the first; the last ones, which may be slack, are as they were."""
+    out = values.clone()
+    out[0], out[3] = torch.inf, torch.nan
+    return out
+
+
+def packed_bad_inputs(op: str, x: Tensor, rest: Args) -> Iterator[BadInput]:
+    """Values of packed weights [7, 5], which only reading them shows; ``rest`` are the arguments behind them."""
+
+    def bad(name: str, packed: SparseWeight, sentence: str) -> BadInput:
+        return BadInput(name, (x, *packed, *rest), f"{op}: {sentence}", reads_values=True)
+
+    packed = pack_sparse(torch.ones(7, 5))
+    expected = "offsets: expected offsets from 0 to 35 in ascending order"
+    for name, offset in (("offset", 36), ("offset below 0", -1)):
+        changed = packed._replace(offsets=packed.offsets + offset)
+        yield bad(name, changed, f"{expected}, got {offset} at position 0")
+    for name, at, target in (("target beyond", 6, 7), ("target far beyond", 2, 255), ("target twice", 4, 1)):
+        targets = packed.targets.clone()
+        targets[at] = target
+        sentence = f"targets: expected each of 0 to 6 once in a block, got {target} at position {at}"
+        yield bad(name, packed._replace(targets=targets), sentence)
+    bits = packed.bits.clone()
+    bits[3, 0] |= 1 << 5
+    yield bad("bit", packed._replace(bits=bits), "bits: expected none behind those of 5 inputs, got one in row 3")
+    bits = packed.bits.clone()
+    bits[6, 15] = 0x80
+    yield bad("last bit", packed._replace(bits=bits), "bits: expected none behind those of 5 inputs, got one in row 6")
+    behind = "(the values behind its offset)"
+    short = packed._replace(values=packed.values[:-1])
+    yield bad("fewer values than bits", short, f"bits: expected at most 34 in block 0 {behind}, got 35")
+    none = packed._replace(values=packed.values[:16])
+    yield bad("bits without values", none, f"bits: expected at most 0 in block 0 {behind}, got 35")
+    late = packed._replace(offsets=packed.offsets + 2)
+    yield bad("offset too late", late, f"bits: expected at most 33 in block 0 {behind}, got 35")
 
 
 def _linear_bad_inputs() -> Iterator[BadInput]:
@@ -211,12 +292,8 @@ def _linear_bad_inputs() -> Iterator[BadInput]:
         (x, values, bits, targets, offsets[1:], *rest),
         f"{op}: offsets: expected shape [1] ({why}), got [0]",
     )
-    yield BadInput(
-        "offset",
-        (x, values, bits, targets, offsets + 36, *rest),
-        f"{op}: offsets: expected offsets from 0 to 35 in ascending order, got 36 at position 0",
-        reads_values=True,
-    )
+    yield from packed_bad_inputs(op, x, rest)
+    yield from outputs_bad_inputs(op, [2], [], lambda outputs: (x, *packed, None, outputs, False))
     yield BadInput(
         "bias",
         (x, *packed, torch.zeros(6), 7, False),
@@ -248,6 +325,9 @@ def _conv_samples(dtype: torch.dtype) -> Iterator[Sample]:
     odd = x.clone()
     odd[0, 1, 2], odd[1, 2, 0] = torch.nan, torch.inf
     yield Sample("NaN and Inf", (odd, *packed, *rest))
+    values, *marks = packed
+    yield Sample("NaN and Inf as weights, padded", (odd, not_finite(values), *marks, *rest))
+    yield Sample("zeros that are stored", (odd, torch.zeros_like(values), *marks, *rest))
 
 
 def _conv_bad_inputs() -> Iterator[BadInput]:
@@ -266,8 +346,12 @@ def _conv_bad_inputs() -> Iterator[BadInput]:
     yield BadInput(
         "kernel",
         (x, *packed, None, None, 5, [3, 3], [1], [0], [1], 1, False),
-        f"{op}: kernel: expected 1 ints of at least 1, got [3, 3]",
+        f"{op}: kernel: expected 1 ints from 1 to 2147483647, got [3, 3]",
     )
+    yield from conv_bad_inputs(op, 1, lambda conv: (x, *packed, None, None, 5, *conv, 1, False))
+    narrow = torch.zeros(2, 5, 6)
+    yield from packed_bad_inputs(op, narrow, (None, None, 7, [1], [1], [0], [1], 1, False))
+    yield from outputs_bad_inputs(op, [2], [4], lambda outputs: (x, *packed, None, None, outputs, *conv, 1, False))
     yield BadInput(
         "bits",
         (x, *packed, None, None, 4, *conv, 1, False),

@@ -61,6 +61,30 @@ def test_a_shape_whose_size_overflows_is_refused() -> None:
     assert_same_refusal("unpack_bits", (torch.zeros(0, dtype=torch.uint8), [HUGE, HUGE]))
 
 
+# One number in memory, many in a loop: nothing may read these, or copy them to make them contiguous.
+ENDLESS = torch.zeros(1, dtype=torch.int32).expand(2**60)
+
+
+@pytest.mark.parametrize("argument", ["columns", "rows"])
+def test_more_indices_than_there_can_be_are_refused(argument: str) -> None:
+    indices = {"columns": (ENDLESS, None), "rows": (None, ENDLESS)}[argument]
+    assert_same_refusal("structured_linear", (torch.zeros(2, 5), torch.zeros(1, 5, 16), *indices, None, 7, False))
+    conv = ([1], [1], [0], [1], 1, False)
+    assert_same_refusal("structured_conv1d", (torch.zeros(2, 5, 6), torch.zeros(35), *indices, None, None, 7, *conv))
+
+
+@pytest.mark.parametrize("shape", [(2**31, 2**31), (0, 2**61), (2**61, 0)])
+def test_an_input_whose_sizes_overflow_is_refused(shape: tuple[int, int]) -> None:
+    x = torch.zeros(1, 1).expand(shape) if 0 not in shape else torch.empty(shape)
+    assert_same_refusal("structured_linear", (x, torch.zeros(1, 5, 16), None, None, None, 7, False))
+    assert_same_refusal("masked_linear", (x, torch.zeros(7, 5), torch.zeros(7, 5), torch.zeros(5), 1, None, False))
+    packed = (torch.zeros(16), torch.zeros(0, 16), torch.zeros(0), torch.zeros(0))
+    assert_same_refusal("sparse_linear", (x, *packed, None, 7, False))
+    conv = ([1], [1], [0], [1], 1, False)
+    assert_same_refusal("structured_conv1d", (x[:, None], torch.zeros(7), None, None, None, None, 7, *conv))
+    assert_same_refusal("sparse_conv", (x[:, None], *packed, None, None, 7, *conv))
+
+
 @pytest.mark.parametrize("argument", range(3))
 def test_a_tensor_on_another_device_is_refused(argument: int) -> None:
     tensors = [torch.ones(3), torch.ones(3), torch.ones(3)]

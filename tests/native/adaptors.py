@@ -15,6 +15,7 @@ from torch import Tensor
 from lps_kernels.ops._matrix import Convolution
 from lps_kernels.ops.bits import packed_size
 from lps_kernels.ops.scores import views_of
+from lps_kernels.packing import SPARSE_SLACK
 
 
 @dataclass
@@ -326,10 +327,15 @@ def masked_linear(
     return [y.tensor()]
 
 
+def packed_weight(packed: Sequence[Block]) -> tuple[int, ...]:
+    """Addresses of ``pack_sparse``'s tensors, and how many values there are."""
+    return *addresses(packed, 4), packed[0].shape[0] - SPARSE_SLACK
+
+
 def sparse_linear(native: Device, x: Tensor, *rest: Any) -> list[Tensor]:
     packed, (bias, outputs, relu) = native.load_all(rest[:4]), rest[4:]
     source, shift, y = native.load(x), maybe(native, bias), native.room((*x.shape[:-1], outputs), x.dtype)
-    weight = x.shape[-1], tuple(addresses(packed, 4)), outputs
+    weight = x.shape[-1], packed_weight(packed), outputs
     call = inference(native, "sparse_linear", x)
     call(source.address, prod(x.shape[:-1]), *weight, (address_of(shift), 0, relu), y.address)
     return [y.tensor()]
@@ -361,7 +367,7 @@ def sparse_conv(native: Device, x: Tensor, *rest: Any) -> list[Tensor]:
     conv = Convolution(*sizes)
     source, shift, added = native.load(x), maybe(native, bias), maybe(native, residual)
     y = native.room((len(x), outputs, *conv.output_size(x.shape[2:])), x.dtype)
-    weight = x.shape[1] * conv.taps, tuple(addresses(packed, 4)), outputs
+    weight = x.shape[1] * conv.taps, packed_weight(packed), outputs
     call = inference(native, "sparse_conv", x)
     call(source.address, conv_shape(x, conv), *weight, (address_of(shift), address_of(added), relu), y.address)
     return [y.tensor()]

@@ -138,9 +138,9 @@ void proximal_grad(const Runner& runner, lps::DType dtype, lps::Moves moves, dou
 
 // ---- inference: every function for float and double ----
 
-using Indices = std::pair<Address, int64_t>;  // where, or null for all; how many
-using PackedTuple = std::tuple<Address, Address, Address, Address>;
-using FinishTuple = std::tuple<Address, Address, bool>;  // bias, residual, relu
+using Indices = std::pair<Address, int64_t>;                                  // where, or null for all; how many
+using PackedTuple = std::tuple<Address, Address, Address, Address, int64_t>;  // with the number of values
+using FinishTuple = std::tuple<Address, Address, bool>;                       // bias, residual, relu
 
 template <class T>
 lps::Structured<T> structured(Address weight, const Indices& columns, const Indices& rows, int64_t outputs) {
@@ -150,11 +150,12 @@ lps::Structured<T> structured(Address weight, const Indices& columns, const Indi
 }
 template <class T>
 lps::Sparse<T> sparse(const PackedTuple& packed, int64_t inputs, int64_t outputs) {
-  const auto [values, bits, targets, offsets] = packed;
+  const auto [values, bits, targets, offsets, count] = packed;
   return {at<const T>(values),
           at<const uint8_t>(bits),
           at<const uint8_t>(targets),
           at<const int64_t>(offsets),
+          count,
           inputs,
           outputs};
 }

@@ -35,10 +35,10 @@ def _directory(name: str) -> Path:
     return ROOT / "build" / "tests-native" / f"{name}-{key}"
 
 
-def build(sanitize: bool) -> Path:
-    """The bridge to the CPU's kernels; returns the module's file."""
-    directory = _directory("sanitized" if sanitize else "plain")
-    _cmake(NATIVE, directory, [f"-DSANITIZE={'ON' if sanitize else 'OFF'}"], "all")
+def build(sanitizer: str = "") -> Path:
+    """The bridge to the CPU's kernels, with the sanitizer address, thread or none; returns the module's file."""
+    directory = _directory(sanitizer or "plain")
+    _cmake(NATIVE, directory, [f"-DSANITIZE={sanitizer}"], "all")
     (module,) = directory.glob("lps_bridge*.so")
     return module
 

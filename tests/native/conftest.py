@@ -14,12 +14,13 @@ from tests.native.build import build, build_simulated, cuda_include, load
 
 @pytest.fixture(scope="session")
 def bridge() -> ModuleType:
-    return load(build(sanitize=False))
+    return load(build())
 
 
 @pytest.fixture(scope="session")
-def sanitized() -> Path:
-    return build(sanitize=True)
+def sanitized() -> Callable[[str], Path]:
+    """Builds the bridge with a sanitizer."""
+    return build
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +23,7 @@ from tests.helpers import (
     shortfalls,
 )
 from tests.native.adaptors import ADAPTORS, Native, ShortfallError
+from tests.native.run_samples import calls_of
 from tests.native.sanitizers import run_sanitized
 
 pytestmark = pytest.mark.native
@@ -94,17 +95,27 @@ def test_a_shortfall_is_reported_and_nothing_is_written(op: Op, bridge: ModuleTy
     assert refused >= 2
 
 
-def test_no_sample_touches_memory_outside_its_buffers_or_is_undefined(sanitized: Path, bridge: ModuleType) -> None:
-    done = run_sanitized("address", "tests.native.run_samples", str(sanitized))
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_no_sample_touches_memory_outside_its_buffers_is_undefined_or_races(
+    sanitizer: str, sanitized: Callable[[str], Path], bridge: ModuleType
+) -> None:
+    done = run_sanitized(sanitizer, "tests.native.run_samples", str(sanitized(sanitizer)))
     assert done.returncode == 0, done.stdout + done.stderr
-    calls = (
-        2 * len(bridge.isas()) * sum(len(list(op.samples(d))) for op in REGISTRY.values() for d in raw_cpu_dtypes(op))
-    )
-    assert done.stdout.split() == [str(calls), "calls", *bridge.isas()]
+    calls = sum(len(list(calls_of(op, dtype))) for op in REGISTRY.values() for dtype in raw_cpu_dtypes(op))
+    assert done.stdout.split() == [str(2 * len(bridge.isas()) * calls), "calls", *bridge.isas()]
 
 
-@pytest.mark.parametrize(("fault", "report"), [("short", "heap-buffer-overflow"), ("misaligned", "misaligned address")])
-def test_the_sanitizers_see_a_fault_that_is_put_in_on_purpose(fault: str, report: str, sanitized: Path) -> None:
-    done = run_sanitized("address", "tests.native.seeded_fault", str(sanitized), fault)
+@pytest.mark.parametrize(
+    ("sanitizer", "fault", "report"),
+    [
+        ("address", "short", "heap-buffer-overflow"),
+        ("address", "misaligned", "misaligned address"),
+        ("thread", "shared", "data race"),
+    ],
+)
+def test_the_sanitizers_see_a_fault_that_is_put_in_on_purpose(
+    sanitizer: str, fault: str, report: str, sanitized: Callable[[str], Path]
+) -> None:
+    done = run_sanitized(sanitizer, "tests.native.seeded_fault", str(sanitized(sanitizer)), fault)
     assert done.returncode != 0
     assert report in done.stderr
