@@ -49,10 +49,9 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
     """All bytes of a regular file, which has at most this many."""
     with open_regular(path) as file:
         size = size_of(file)
-        data = file.read(size if most is None else min(size, most) + 1)
-    if most is not None and len(data) > most:
-        raise OSError(errno.EFBIG, f"expected at most {most:,} bytes, got more", str(path))
-    return data
+        if most is not None and size > most:
+            raise OSError(errno.EFBIG, f"expected at most {most:,} bytes, got {size:,}", str(path))
+        return file.read(size)
 
 
 def parse_json(text: str | bytes) -> Any:

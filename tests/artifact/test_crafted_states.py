@@ -119,7 +119,6 @@ STATES: dict[str, Callable[[State], object]] = {
     "a position of other fields": setter("position", value={"x": 1}),
     "steps below 0": setter("position", "total", value=-1),
     "no position": lambda state: state.pop("position"),
-    "a key too many": setter("more", value=1),
     "weights of another shape": changed(*LEARNER, "v", 0, change=lambda t: t[1:]),
     "weights of one number": setter(*LEARNER, "v", 0, value=torch.zeros(())),
     "weights of another dtype": changed(*LEARNER, "v", 0, change=Tensor.double),

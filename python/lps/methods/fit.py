@@ -92,8 +92,8 @@ class Learner(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Everything that learning the task has changed so far."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state, at any place between two steps."""
+    def load_state_dict(self, state: dict[str, Any], phase: str | None) -> None:
+        """Restore a state, at any place between two steps; ``phase`` is the latest that had begun."""
 
 
 @dataclass
@@ -297,6 +297,8 @@ class Fit:
         self.listener.resumed(Resumed(place.name, epoch, self.position.total, self._rows, self.foreign))
 
     def _restore(self, state: dict[str, Any]) -> None:
+        if state["position"].keys() != asdict(self.position).keys():
+            raise ValueError(f"position: expected {', '.join(asdict(self.position))}, got {list(state['position'])}")
         self.position = self._checked_position(msgspec.convert(state["position"], Position))
         self.shuffle.set_state(state["epoch_start"])
         self._epoch_start = state["epoch_start"]
@@ -305,7 +307,8 @@ class Fit:
         self._before = msgspec.convert(state["seconds"], Annotated[float, Meta(ge=0, lt=1e12)])
         self.report = msgspec.convert(state["report"], TaskReport)
         self.input_shape = msgspec.convert(state["input_shape"], list[Count])
-        self.learner.load_state_dict(state["learner"])
+        begun = self.learner.phases[: self.position.phase + self.position.begun]
+        self.learner.load_state_dict(state["learner"], begun[-1].name if begun else None)
         generators = state["generators"]
         torch.set_rng_state(generators[0])
         for device, generator in enumerate(generators[1 : 1 + torch.cuda.device_count()]):
@@ -324,11 +327,18 @@ class Fit:
 def check_same(saved: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Refuse the state of another task, network or configuration."""
     for name in {**saved, **wanted}:
-        if saved.get(name) != wanted.get(name):
+        if not _same(saved.get(name), wanted.get(name)):
             raise ConfigError(
                 f"resume: the state is of a task with {name} {shown(saved.get(name))}, got {shown(wanted.get(name))}; "
                 "go on with the same, or delete the state to learn the task from its start"
             )
+
+
+def _same(saved: object, wanted: object) -> bool:
+    try:
+        return bool(saved == wanted)
+    except (RuntimeError, ValueError):  # tensors, which no state of ours has here
+        return False
 
 
 def check_examples(task: Task) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from lps.artifact.atomic import write_atomically
 from lps.errors import ConfigError, FileFormatError, LPSError, in_a_sentence
+from lps.options import shown
 from lps.reading import read_bytes, safetensors_header
 
 FORMAT = "learn-prune-share state"
@@ -76,7 +77,7 @@ class Checkpoint:
         for path in reversed(self._files()):
             try:
                 return decode(read_bytes(path))
-            except (FileFormatError, OSError) as error:
+            except (FileFormatError, OSError, MemoryError) as error:
                 reason = in_a_sentence((isinstance(error, OSError) and error.strerror) or error)
                 problem = problem or FileFormatError(f"{path}: {reason}; delete it to learn the task from its start")
         if problem is not None:
@@ -120,26 +121,30 @@ def decode(content: bytes) -> State:
         tensors = from_safetensors(content)
         manifest, digest = metadata["manifest"], metadata[_DIGEST]
         values = json.loads(manifest)  # with NaN, which figures of a report may be
-        if (values["format"], values["version"]) != (FORMAT, VERSION):
-            raise FileFormatError(f"expected {FORMAT}, version {VERSION}, got {values['format']}, {values['version']}")
+        kind, version = values["format"], values["version"]
+        if kind != FORMAT or type(version) is not int or version != VERSION:
+            raise FileFormatError(f"expected {FORMAT}, version {VERSION}, got {shown(kind)}, {shown(version)}")
         names = [f"{index:06d}" for index in range(len(tensors))]
         ordered = [tensors[name] for name in names]
         if digest != _digest(manifest, ordered):
             raise FileFormatError("the checksum does not match, so the file is damaged")
-        state: State = _restored(values["state"], ordered)
+        unused = set(range(len(ordered)))
+        state: State = _restored(values["state"], ordered, unused)
+        if unused or not isinstance(state, dict):
+            raise ValueError("it holds no state, or tensors that are not part of it")
     except FileFormatError:
         raise
     except (SafetensorError, ValueError, KeyError, TypeError, IndexError, RecursionError, RuntimeError) as error:
-        raise FileFormatError(f"is not a whole state file ({error})") from None
+        raise FileFormatError(f"is not a whole state file ({in_a_sentence(error)})") from None
     return state
 
 
 def number_of(state: State) -> int:
     """The number of the task that a state belongs to."""
-    owner = state.get("belongs_to") if isinstance(state, dict) else None
+    owner = state.get("belongs_to")
     number = owner.get("number") if isinstance(owner, dict) else None
     if type(number) is not int:
-        raise FileFormatError("resume: the state does not say which task it belongs to; delete it")
+        raise FileFormatError("resume: the state is not that of a task; delete it to learn the task from its start")
     return number
 
 
@@ -176,16 +181,23 @@ def _plain(where: str, value: Any, tensors: dict[str, Tensor]) -> Any:
     raise ConfigError(f"checkpoint: {where}: expected numbers, texts, tensors and collections of them, got {got}")
 
 
-def _restored(value: Any, tensors: list[Tensor]) -> Any:
+def _restored(value: Any, tensors: list[Tensor], unused: set[int]) -> Any:
+    """The value that :func:`_plain` made JSON of; every tensor is used once."""
     if isinstance(value, list):
-        return [_restored(item, tensors) for item in value]
+        return [_restored(item, tensors, unused) for item in value]
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == "tensor":
+        if type(content) is not int or content not in unused:
+            raise ValueError("a tensor that is not there, or stands twice")
+        unused.remove(content)
         return tensors[content]
+    if kind not in ("tuple", "dict") or not isinstance(content, list):
+        raise ValueError(f"{kind} of {type(content).__name__} is not a kind of value")
     if kind == "tuple":
-        return tuple(_restored(item, tensors) for item in content)
-    if kind != "dict":
-        raise ValueError(f"{kind} is not a kind of value")
-    return {key: _restored(item, tensors) for key, item in content}
+        return tuple(_restored(item, tensors, unused) for item in content)
+    items = {key: _restored(item, tensors, unused) for key, item in map(tuple, content)}
+    if len(items) < len(content) or not all(isinstance(key, str | int) for key in items):
+        raise ValueError("a key stands twice, or is not a text or a whole number")
+    return items

@@ -21,7 +21,7 @@ from lps.methods.lps.phases import phases_of
 from lps.methods.lps.plan import plan_task
 from lps.models import Architecture, create
 from lps.partition import groups_with
-from lps.runs.checkpoint import Checkpoint, State
+from lps.runs.checkpoint import Checkpoint, number_of
 from lps.runs.directory import (
     CONFIG,
     MODEL,
@@ -86,7 +86,7 @@ def _learnt_before(path: Path, before: Settings, settings: Settings) -> tuple[Li
             raise FileFormatError(f"{path / MODEL}: was not written by the run of {path / CONFIG}; start another run")
     checkpoint = Checkpoint(path / STATE)
     state = checkpoint.load()
-    begun = state is not None and _number(state, path) > learnt
+    begun = state is not None and number_of(state) > learnt
     if problem := contradiction(before, settings, learnt, begun=begun):
         raise ConfigError(problem)
     if net is not None:
@@ -94,16 +94,6 @@ def _learnt_before(path: Path, before: Settings, settings: Settings) -> tuple[Li
     if not begun:
         checkpoint.clear()  # of a task that is in the file: the run was killed before it could delete it
     return net, records
-
-
-def _number(state: State, path: Path) -> int:
-    """The task that a state is of, counted from 1."""
-    try:
-        return int(state["belongs_to"]["number"])
-    except (KeyError, TypeError, ValueError):
-        raise FileFormatError(
-            f"{path / STATE}: is not the state of a task; delete it to learn the task from its start"
-        ) from None
 
 
 def _stream(settings: Settings) -> Stream:

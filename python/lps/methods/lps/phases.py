@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -17,6 +18,7 @@ from lps.methods.lps.plan import LayerPlan
 from lps.methods.lps.shares import density, reused
 from lps.methods.lps.steppers import ComposedStepper, FusedStepper, OptimizerFactory, Stepper, Weight, project
 from lps.methods.lps.straight_through import StraightThrough
+from lps.options import shown
 from lps.partition import Partition, is_sound, parts
 from lps.runs.checkpoint import restored
 from lps.task import Task, steps_per_epoch
@@ -221,24 +223,31 @@ class PhasedLearner:
         }
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], phase: str | None) -> None:
         """Restore a state of this task."""
+        if state["phase"] != phase:
+            raise FileFormatError(f"expected the state of the phase {phase}, got one of {shown(state['phase'])}")
         for weight, v, kept, keep in zip(self.weights, state["v"], state["kept"], state["keep"], strict=True):
             weight.v.copy_(restored(f"v of {weight.partition.name}", v, weight.v))
-            weight.selection.keep_free, weight.selection.keep_owned = map(int, keep)
+            free, owned = keep
+            if not (0 <= free <= weight.plan.free and 0 <= owned <= weight.plan.owned):
+                raise FileFormatError(f"keep of {weight.partition.name}: expected counts of its groups, got {keep}")
+            weight.selection.keep_free, weight.selection.keep_owned = int(free), int(owned)
             flags = unpack_bits(kept.to(self.device), weight.v.shape)
             owner = weight.partition.owner
             owner.copy_((owner & TASK_BITS) | flags.to(torch.uint8) * KEPT_BIT)
         self.net.heads[-1].load_state_dict(state["head"])
         for name, values in zip(self._changing, state["common"], strict=True):
             self._common(name).copy_(restored(name, values, self._common(name)))
-        if state["phase"] is not None:
-            self._make_ready(state["phase"])
+        if phase is not None:
+            self._make_ready(phase)
             self._stepper.load_state_dict(state["stepper"])
         for weight, centre in zip(self.weights, state["centre"], strict=True):
-            if centre is not None:  # made by the phase, or still there from the one before
-                known = restored(f"centre of {weight.partition.name}", centre, weight.v)
-                weight.centre = known.to(self.device).clone()
-            elif weight.centre is not None:
-                raise FileFormatError(f"centre of {weight.partition.name}: expected one, got none")
+            name = f"centre of {weight.partition.name}"
+            if weight.centre is not None:  # made by the phase, and known to its optimiser
+                weight.centre.copy_(restored(name, centre, weight.v))
+            elif centre is not None:
+                weight.centre = restored(name, centre, weight.v).to(self.device)
         self._solver.rho, self.lr = float(state["rho"]), float(state["lr"])
+        if not (isfinite(self.rho) and isfinite(self.lr)):
+            raise FileFormatError(f"rho, lr: expected numbers, got {self.rho}, {self.lr}")
