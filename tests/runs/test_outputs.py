@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+import termios
 import time
 from pathlib import Path
 
@@ -61,6 +62,7 @@ def test_a_terminal_that_is_closed(model: bytes, tmp_path: Path) -> None:
     if process == 0:
         os.chdir(tmp_path)
         os.execve(RUN[0], [*RUN, "--epochs", "1,200,1"], ENVIRONMENT)
+    termios.tcsetwinsize(terminal, (24, 160))  # or the bar has no room for its figures
     shown = b""
     while b"ETA" not in shown:
         shown += os.read(terminal, 65536)
