@@ -46,6 +46,25 @@ def test_every_thread_gets_the_logits_of_its_task(norms: str) -> None:
         assert sum(pool.map(call, range(THREADS))) == 0
 
 
+@pytest.mark.slow
+def test_four_threads_with_5000_calls_each_of_random_tasks() -> None:
+    net = toy_net()
+    tasks = [toy_task(number) for number in (1, 2, 3)]
+    for task in tasks:
+        net.learn(task, QUICK)
+    inputs = [inputs_of(task) for task in tasks]
+    expected = answers(net, tasks)
+
+    def call(seed: int) -> int:
+        draw = random.Random(seed)
+        with torch.no_grad():
+            numbers = [draw.randint(1, 3) for _ in range(5000)]
+            return sum(not torch.equal(net(inputs[task - 1], task=task), expected[task - 1]) for task in numbers)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        assert list(pool.map(call, range(THREADS))) == [0, 0, 0, 0]  # and none was refused
+
+
 def test_a_call_that_fails_lets_the_others_go_on() -> None:
     net = toy_net()
     for number in (1, 2):

@@ -116,8 +116,7 @@ def test_rows_and_events_on_a_full_disk(disk: Path) -> None:
         directory.row(row)
         fill(disk)
         with pytest.raises(WriteError, match=r"could not be written: No space left on device; free some space"):
-            for _ in range(1000):  # the last page of a file has room for some
-                directory.row(row)
+            list(map(directory.row, [row] * 1000))  # the last page of a file has room for some
     assert (disk / "metrics.csv").read_bytes().endswith(b"\n")
     (file,) = event_files(disk)
     events, rest = events_in(file)

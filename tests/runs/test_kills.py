@@ -63,7 +63,7 @@ def test_killed_at_a_random_moment(whole: tuple[Path, float], seed: int) -> None
     assert not list((place / output).glob("*.tmp"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=str)
 def test_a_signal_finishes_the_step_and_says_how_to_go_on(whole: tuple[Path, float], number: signal.Signals) -> None:
     """Also where a shell started it in the background, which makes it ignore SIGINT at first."""
     place, _ = whole

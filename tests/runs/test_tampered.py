@@ -164,17 +164,30 @@ def setting(text: str) -> Change:
     )
 
 
+def state_file(path: Path) -> Path:
+    (file,) = (path / "state").iterdir()
+    return file
+
+
 def state(make: Callable[[Path], object]) -> Change:
     """In place of the state file there is something else."""
 
     def change(path: Path, _other: Path) -> None:
-        (file,) = (path / "state").iterdir()
-        content = file.read_bytes()
-        remove(file)
-        if (new := make(file)) is not None and isinstance(new, Callable):  # type: ignore[arg-type]
-            file.write_bytes(new(content))
+        file = state_file(path)
+        file.unlink()
+        make(file)
 
     return change
+
+
+def state_edited(edit: Callable[[bytes], bytes]) -> Change:
+    """The bytes of the state file are changed."""
+    return lambda path, _other: state_file(path).write_bytes(edit(state_file(path).read_bytes()))
+
+
+def state_of(values: Any) -> Change:
+    """A whole state file with other values."""
+    return state_edited(lambda _: encode(values))
 
 
 REFUSED: dict[str, Change] = {
@@ -229,13 +242,13 @@ REFUSED: dict[str, Change] = {
     "state: pipe": replaced("state", os.mkfifo),
     "state: loop": replaced("state", lambda path: path.symlink_to(path.name)),
     **{f"state file: {kind}": state(make) for kind, make in NO_FILES.items()},
-    **{f"state file: {kind}": state(lambda _, edit=edit: edit) for kind, edit in DAMAGE.items()},
-    "state file: a bit": state(lambda _: flipped),
-    "state file: of nothing": state(lambda _: lambda _: encode({})),
-    "state file: a list": state(lambda _: lambda _: encode([1])),  # type: ignore[arg-type]
-    "state file: number text": state(lambda _: lambda _: encode({"belongs_to": {"number": "two"}})),
-    "state file: number null": state(lambda _: lambda _: encode({"belongs_to": {"number": None}})),
-    "state file: of another network": state(lambda _: lambda _: encode({"belongs_to": {"number": 2, "name": "x"}})),
+    **{f"state file: {kind}": state_edited(edit) for kind, edit in DAMAGE.items()},
+    "state file: a bit": state_edited(flipped),
+    "state file: of nothing": state_of({}),
+    "state file: a list": state_of([1]),
+    "state file: number text": state_of({"belongs_to": {"number": "two"}}),
+    "state file: number null": state_of({"belongs_to": {"number": None}}),
+    "state file: of another network": state_of({"belongs_to": {"number": 2, "name": "x"}}),
     "lock: folder": replaced(LOCK, Path.mkdir),
     "lock: loop": replaced(LOCK, lambda path: path.symlink_to(path.name)),
     "lock: link to the network": replaced(LOCK, lambda path: path.symlink_to("model.lps")),
@@ -254,7 +267,7 @@ GOES_ON: dict[str, Change] = {
     "state: empty": replaced("state", Path.mkdir),
     "state: a later one that is damaged": lambda path, _: (path / "state" / "state-999.safetensors").write_text("x"),
     "state: other files": lambda path, _: (path / "state" / "notes.txt").write_text("x"),
-    "state file: of task 1": state(lambda _: lambda _: encode({"belongs_to": {"number": 1}})),
+    "state file: of task 1": state_of({"belongs_to": {"number": 1}}),
     "lock: text": replaced(LOCK, lambda path: path.write_text("hello" * 1000)),
     "lock: noise": replaced(LOCK, lambda path: path.write_bytes(bytes(range(256)))),
     "lock: pipe": replaced(LOCK, os.mkfifo),

@@ -23,7 +23,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from lps.artifact.atomic import write_atomically
-from lps.errors import ConfigError, FileFormatError, LPSError, in_a_sentence
+from lps.errors import ConfigError, FileFormatError, LPSError, WriteError, in_a_sentence
 from lps.options import shown
 from lps.reading import read_bytes, safetensors_header
 
@@ -60,7 +60,7 @@ class Checkpoint:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LPSError(f"{self.directory}: cannot be made: {error.strerror}; choose another directory") from None
+            raise WriteError(f"{self.directory}: cannot be made: {error.strerror}; choose another directory") from None
         before = self._files()
         number = _number(before[-1]) + 1 if before else 1
         path = self.directory / f"state-{number}.safetensors"

@@ -42,7 +42,7 @@ STATE = "state"  # the folder with the state of the task being learnt
 _PLACE = ("task", "phase", "event", "epoch", "step", "seconds", "layer")
 
 
-MOST_BYTES = 1 << 30  # of results.json and of metrics.csv; a run of 127 tasks with 1,000 epochs each has some 100 MB
+MOST_BYTES = 1 << 28  # of results.json and of metrics.csv; a run of 127 tasks with 1,000 epochs each has some 100 MB
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]  # the sum over all tasks is finite, too
