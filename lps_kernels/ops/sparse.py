@@ -215,8 +215,6 @@ def _linear_samples(dtype: torch.dtype) -> Iterator[Sample]:
     yield Sample("NaN and Inf in one example", (odd[0, 0] + odd[1, 1], *packed, None, 20, False))
     values, *marks = packed
     yield Sample("NaN and Inf as weights", (odd, not_finite(values), *marks, None, 20, False))
-    yield Sample("zeros that are stored", (odd, torch.zeros_like(values), *marks, None, 20, False))
-    yield Sample("zeros that are stored, one example", (odd[1, 1], torch.zeros_like(values), *marks, None, 20, False))
 
 
 def not_finite(values: Tensor) -> Tensor:
@@ -327,7 +325,6 @@ def _conv_samples(dtype: torch.dtype) -> Iterator[Sample]:
     yield Sample("NaN and Inf", (odd, *packed, *rest))
     values, *marks = packed
     yield Sample("NaN and Inf as weights, padded", (odd, not_finite(values), *marks, *rest))
-    yield Sample("zeros that are stored", (odd, torch.zeros_like(values), *marks, *rest))
 
 
 def _conv_bad_inputs() -> Iterator[BadInput]:

@@ -209,8 +209,7 @@ def arguments(seed: int, case: int) -> tuple[Op, Args]:
 def _as_number(value: Any, kind: str) -> Any:
     """As the schema hands a bool, an int or a tensor of one number on to the kernels."""
     number = {"int": int, "float": float}.get(kind)
-    whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
-    scalar = isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta and value.dtype in whole
+    scalar = isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta and bool(value.isfinite())
     return number(value) if number is not None and (scalar or isinstance(value, int)) else value
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lps_kernels._registry import REGISTRY
 from lps_kernels.layers import SparseConv, SparseLinear, StructuredConv, StructuredLinear
 from lps_kernels.packing import pack_conv, pack_linear, pack_sparse
 
@@ -113,3 +114,15 @@ def test_what_is_no_tensor_is_refused() -> None:
 def test_only_matrices_of_floats_are_packed(pack: Callable[[Tensor], object], weight: Tensor, got: str) -> None:
     with pytest.raises(RuntimeError, match=f"{pack.__name__}: weight: expected floats in 2 dimensions, got {got}"):
         pack(weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("examples", [1, 4, 5])
+def test_a_zero_that_is_stored_is_multiplied(dtype: torch.dtype, examples: int) -> None:
+    values, *marks = pack_sparse(torch.ones(7, 5, dtype=dtype))
+    x = torch.ones(examples, 5, dtype=dtype)
+    x[0, 3] = torch.inf
+    args = (x, torch.zeros_like(values), *marks, None, 7, False)
+    want = torch.where(torch.arange(examples)[:, None] == 0, torch.nan, torch.zeros(examples, 7)).to(dtype)
+    for function in (REGISTRY["sparse_linear"].reference, REGISTRY["sparse_linear"].overload):
+        torch.testing.assert_close(function(*args), want, equal_nan=True)
