@@ -152,7 +152,7 @@ def test_arguments(capsys: pytest.CaptureFixture[str], arguments: str, words: st
         ("seed: !!python/object/apply:os.getpid []\n", "mine.yaml: expected YAML, got a problem in line 1"),
         (f"alpha: {'[' * 50_000}\n", "mine.yaml: expected YAML, got too many nested brackets"),
         ("a: &a [1]\nalpha: *a\n", "mine.yaml: expected YAML, got a problem: aliases (*name) are not read"),
-        (f"alpha: {'1' * 100_000}\n", "mine.yaml: cannot be read: expected at most 100,000 bytes, got more"),
+        (f"alpha: {'1' * 100_000}\n", "mine.yaml: cannot be read: expected at most 100,000 bytes, got 100,008"),
         ("seed: 1\n---\nseed: 2\n", "mine.yaml: expected YAML, got a problem in line 2"),
     ],
 )
