@@ -22,6 +22,7 @@ from lps.errors import LPSError
 from lps.runs import checkpoint
 from lps.runs.directory import RESULTS, read_records
 from lps.runs.settings import read_settings, settings_from
+from lps.task import Learnt
 
 from tests.fuzz import memory, mutators
 from tests.fuzz.mutators import Mutator
@@ -100,6 +101,9 @@ def _npz(path: Path) -> None:
     refusable(lambda: rf.read_captures(path))
 
 
+LEARNT = [Learnt("t", 2, "ab")] * 2  # whose record is in the corpus
+
+
 def _npy(path: Path) -> None:
     for form in (FLOATS, DIGITS, RADIO):
         refusable(lambda form=form: _first(ArrayFile(path, form)))  # type: ignore[misc]
@@ -126,5 +130,5 @@ READERS = {
     "npy": Reader(_npy, mutators.npy),
     "image": Reader(lambda path: refusable(lambda: ImageFile(path, COLOUR).read(0, 1)), mutators.image),
     "yaml": Reader(_yaml, mutators.json_text),
-    "json": Reader(lambda path: refusable(lambda: read_records(path.parent, 2)), mutators.json_text, RESULTS),
+    "json": Reader(lambda path: refusable(lambda: read_records(path.parent, LEARNT)), mutators.json_text, RESULTS),
 }

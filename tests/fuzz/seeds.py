@@ -90,7 +90,9 @@ def settings() -> dict[str, bytes]:
 
 
 def results() -> bytes:
-    task = {"name": "t", "seconds": 1.5, "phase_seconds": {"admm": 1.0}, "validation": None, "digest": "ab"}
+    task = {"name": "t", "seconds": 1.5, "phase_seconds": {"admm": 1.0}, "digest": "ab", "shares": {"1.weight": 0.5}}
+    task |= {f"validation{kind}": None for kind in ("", "_before_projection", "_after_projection")}
+    task["residuals"] = [[0.1, 2.5, None]]
     return json.dumps({"accuracy": [[0.9, None], [0.9, 0.8]], "tasks": [task, task], "seed": 0}).encode()
 
 
