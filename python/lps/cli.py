@@ -20,8 +20,8 @@ from typing import Any, NoReturn, TextIO, cast
 
 import torch
 
-from lps.errors import ConfigError, LPSError, WriteError
-from lps.options import escaped, is_unicode, shown
+from lps.errors import ConfigError, LPSError, WriteError, escaped
+from lps.options import is_unicode, shown
 from lps_kernels.tf32 import apply_to_torch
 
 COMMANDS = {

@@ -37,8 +37,12 @@ class StoppedError(LPSError):
     """Learning was asked to stop; with a checkpoint, the state of the task is saved."""
 
 
+def escaped(text: str) -> str:
+    """The text with each character that would break a line or cannot be printed as an escape."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
 def in_a_sentence(text: object) -> str:
     """A message on one line of at most 400 characters, whatever a file has put into it."""
-    line = str(text)
-    line = line if line.isprintable() else ascii(line)[1:-1]
+    line = escaped(str(text))
     return line if len(line) <= 400 else f"{line[:200]} ... {line[-196:]}"

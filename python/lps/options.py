@@ -89,11 +89,6 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else ascii(text)
 
 
-def escaped(text: str) -> str:
-    """The text with each character that would break a line or cannot be printed as an escape."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
 def is_unicode(text: str) -> bool:
     """Whether the text can be stored; surrogates, which stand for bytes that are not UTF-8, cannot."""
     return not re.search("[\ud800-\udfff]", text)

@@ -125,6 +125,21 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         assert str(error.value) == f"load: {path}: could not be read: {reason}; check the path"
 
 
+def test_pipes_devices_and_names_with_nul(tmp_path: Path) -> None:
+    """Without waiting for somebody to write into the pipe, and without reading a device that never ends."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for path, reason in (
+        (str(tmp_path / "pipe"), "expected a file, got a pipe"),
+        (str(tmp_path / "link"), "expected a file, got a device"),
+        ("a\0b", "its name holds a NUL character"),
+    ):
+        with pytest.raises(LPSError) as error:
+            load(path)
+        shown = path.replace("\0", "\\x00")
+        assert str(error.value) == f"load: {shown}: could not be read: {reason}; check the path"
+
+
 def rewritten(whole: Path, path: Path, edit: Edit, *, manifest_text: str | None = None) -> Path:
     """A file with some change in it and the hashes that go with it: what only a faulty writer makes."""
     with safe_open(whole, framework="pt") as file:

@@ -19,7 +19,7 @@ import pytest
 import torch
 from lps import Lifelong, Listener, Task
 from lps.artifact.read import load
-from lps.errors import ConfigError, FileFormatError, LPSError
+from lps.errors import ConfigError, DivergedError, FileFormatError, LPSError
 from lps.models import mlp
 from lps.task import Learnt
 from torch import Tensor, nn
@@ -264,6 +264,11 @@ def test_refuses_what_could_not_be_read_again(tmp_path: Path) -> None:
         net.metadata.user = user
         with pytest.raises(ConfigError, match="metadata: expected values that JSON can hold"):
             net.save(path)
+    net.metadata.user = {"text": "x" * 10**8}
+    with pytest.raises(
+        ConfigError, match=r"^save: metadata: expected at most 1,048,576 bytes of JSON, got more; shorten"
+    ):
+        net.save(tmp_path / "model.lps")
     net.metadata.user = {}
     net.backbone.train()
     net.backbone(torch.randn(8, 12))  # moves the running statistics behind the network's back
@@ -411,3 +416,18 @@ def test_ten_tasks_of_the_mlp_take_at_most_30_mb(tmp_path: Path) -> None:
     net.save(path)
     assert path.stat().st_size < 30e6
     assert load(path).learnt == net.learnt
+
+
+def test_infinities_in_buffers_come_back_and_nan_is_refused(tmp_path: Path) -> None:
+    """Attention masks hold -inf; a NaN in a buffer is a task that diverged."""
+    backbone = toy_mlp()
+    backbone.register_buffer("hidden", torch.tensor([0.0, -torch.inf]))
+    net = Lifelong(backbone, 16)
+    net.learn(toy_task(0), CONFIG)
+    net.save(tmp_path / "model.lps")
+    fresh = toy_mlp()
+    fresh.register_buffer("hidden", torch.zeros(2))
+    assert torch.equal(load(tmp_path / "model.lps", fresh).backbone.get_buffer("hidden"), torch.tensor([0, -torch.inf]))
+    backbone.get_buffer("hidden")[0] = torch.nan
+    with pytest.raises(DivergedError, match="a weight became infinite or NaN"):
+        net.learn(toy_task(1), CONFIG)
