@@ -89,7 +89,7 @@ def change_values(draw: random.Random, tensor: Tensor) -> Tensor:
     """A few values replaced, or all of them moved, in a copy with the same strides."""
     if tensor.dim() == 0 or any(stride == 0 for stride in tensor.stride()):
         tensor = tensor.contiguous()
-    (out,) = copy_of((tensor,))
+    out: Tensor = copy_of((tensor,))[0]
     places = [draw.randrange(tensor.numel()) for _ in range(draw.choice((1, 1, 2, 8)))]
     index = torch.tensor(places)
     if tensor.is_floating_point() and tensor.element_size() > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from lps_kernels.layers import SparseConv, SparseLinear, StructuredConv, Structu
 from lps_kernels.packing import pack_conv, pack_linear, pack_sparse
 
 INDICES = torch.tensor([0, 3])
-PLACES = {"stride": [1], "padding": [0], "dilation": [1]}
+PLACES: dict[str, Any] = {"stride": [1], "padding": [0], "dilation": [1]}
 
 
 def sparse_linear() -> SparseLinear:
@@ -29,14 +30,18 @@ def structured_linear(columns: Tensor = INDICES, rows: Tensor = INDICES) -> Stru
 
 
 def structured_conv(columns: Tensor = INDICES, rows: Tensor = INDICES) -> StructuredConv:
-    sizes = {"in_channels": 5, "out_channels": 7}
+    sizes: dict[str, Any] = {"in_channels": 5, "out_channels": 7}
     return StructuredConv(
         torch.ones(2, 2), torch.zeros(7), kernel_size=[1], columns=columns, rows=rows, **sizes, **PLACES
     )
 
 
-SPARSE = {"sparse_linear": (sparse_linear, (3, 5)), "sparse_conv": (sparse_conv, (3, 5, 6))}
-STRUCTURED = {"structured_linear": (structured_linear, (3, 5)), "structured_conv1d": (structured_conv, (3, 5, 6))}
+Layers = dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]]
+SPARSE: Layers = {"sparse_linear": (sparse_linear, (3, 5)), "sparse_conv": (sparse_conv, (3, 5, 6))}
+STRUCTURED: Layers = {
+    "structured_linear": (structured_linear, (3, 5)),
+    "structured_conv1d": (structured_conv, (3, 5, 6)),
+}
 
 
 def first_set_to(value: int) -> Callable[[Tensor], Tensor]:
