@@ -15,7 +15,6 @@ from lps_kernels.packing import pack_conv, pack_linear, pack_sparse
 
 INDICES = torch.tensor([0, 3])
 PLACES: dict[str, Any] = {"stride": [1], "padding": [0], "dilation": [1]}
-Made = tuple[Callable[..., nn.Module], tuple[int, ...]]
 
 
 def sparse_linear() -> SparseLinear:
@@ -31,12 +30,15 @@ def structured_linear(columns: Tensor = INDICES, rows: Tensor = INDICES) -> Stru
 
 
 def structured_conv(columns: Tensor = INDICES, rows: Tensor = INDICES) -> StructuredConv:
-    places: dict[str, Any] = {"in_channels": 5, "out_channels": 7, "kernel_size": [1], **PLACES}
-    return StructuredConv(torch.ones(2, 2), torch.zeros(7), columns=columns, rows=rows, **places)
+    sizes: dict[str, Any] = {"in_channels": 5, "out_channels": 7}
+    return StructuredConv(
+        torch.ones(2, 2), torch.zeros(7), kernel_size=[1], columns=columns, rows=rows, **sizes, **PLACES
+    )
 
 
-SPARSE: dict[str, Made] = {"sparse_linear": (sparse_linear, (3, 5)), "sparse_conv": (sparse_conv, (3, 5, 6))}
-STRUCTURED: dict[str, Made] = {
+Layers = dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]]
+SPARSE: Layers = {"sparse_linear": (sparse_linear, (3, 5)), "sparse_conv": (sparse_conv, (3, 5, 6))}
+STRUCTURED: Layers = {
     "structured_linear": (structured_linear, (3, 5)),
     "structured_conv1d": (structured_conv, (3, 5, 6)),
 }

@@ -2,7 +2,10 @@
 
 Packed weights that are not sound are run too: the kernels find that out themselves, and read nothing that is not there.
 
-    python -m tests.native.run_samples BRIDGE.so
+    python -m tests.native.run_samples BRIDGE.so [STEP]
+
+With a step, only every so manieth call of an op and dtype, and on two threads alone: races need no more, and each call
+takes long there.
 
 Prints how many calls it made on which instruction sets; a sanitizer stops it at its first report.
 """
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -34,11 +38,13 @@ def calls_of(op: Op, dtype: torch.dtype) -> Iterator[Args]:
 
 def main() -> None:
     bridge, calls = load(Path(sys.argv[1])), 0
+    step = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     for isa in bridge.isas():
-        ways = Native(bridge, isa), Native(bridge, isa, threads=2, grain=1, shifted=True)
+        ways = [Native(bridge, isa, threads=2, grain=1, shifted=True)]
+        ways += [Native(bridge, isa)] if step == 1 else []
         for op in REGISTRY.values():
             for dtype in raw_cpu_dtypes(op):
-                for args in calls_of(op, dtype):
+                for args in islice(calls_of(op, dtype), step - 1, None, step):
                     for native in ways:
                         ADAPTORS[op.name](native, *args)
                         calls += 1
