@@ -176,7 +176,7 @@ def _safetensors(
         else:
             return plain(data)
         return sealed(header, body)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return plain(data)
 
 
@@ -211,7 +211,7 @@ def npy(data: bytes, random: Random, plain: Plain) -> bytes:
         else:
             header[random.choice(list(header))] = random.choice(VALUES)
         text = repr(header).encode("utf-8", "replace") + b"\n"
-    except (ValueError, SyntaxError, TypeError, KeyError, AttributeError, RecursionError, MemoryError):
+    except (ValueError, SyntaxError, TypeError, LookupError, AttributeError, RecursionError, MemoryError):
         return plain(data)
     version = random.choice((1, 1, 1, 2, 3))
     length = struct.pack("<H", min(len(text), 65535)) if version == 1 else struct.pack("<I", len(text))
