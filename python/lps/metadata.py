@@ -11,9 +11,9 @@ from msgspec import Meta
 
 from lps.errors import ConfigError, FileFormatError
 
-# Numbers in one example that a file may speak of: commands make random inputs of that shape. Larger ones can be given
-# with --input-shape.
-MOST_NUMBERS = 2**24
+# Numbers in one example that a file may speak of, a colour image of 591 x 591: commands run the network on random
+# inputs of that shape, and its layers need far more memory. Larger ones can be given with --input-shape.
+MOST_NUMBERS = 2**20
 
 Size = Annotated[int, Meta(ge=1, le=MOST_NUMBERS)]
 Count = Annotated[int, Meta(ge=1)]

@@ -217,22 +217,22 @@ MANIFESTS: list[tuple[Edit, str]] = [
     (setter(*ARCHITECTURE, value=None), "its network is not one that lps.models can make; make it yourself and pass"),
     (setter("parts", 0, "layers", value=[]), "manifest: parts[0].layers: expected array of length >= 1"),
     (setter(*LAYER, "shape", value=[7, -12]), "manifest: parts[0].layers[0].shape[1]: expected int >= 0"),
-    (setter(*LAYER, "shape", value=[70, 12]), "expected tensor net/all/owner/1.weight to be uint8 [2, 105], got uint8"),
+    (setter(*LAYER, "shape", value=[70, 12]), MISFIT + "expected layer 1.weight to be float32 [70, 12], got float32 "),
     (setter(*LAYER, "shape", value=[12, 7]), MISFIT + "expected layer 1.weight to be float32 [12, 7], got float32 "),
-    (setter(*LAYER, "dtype", value="float64"), "expected tensor net/1/values/1.weight to be float64 [17], got float32"),
+    (setter(*LAYER, "dtype", value="float64"), MISFIT + "expected layer 4.weight to be float32 [9, 7], got float64 "),
     (setter(*LAYER, "spent", value=-0.1), "manifest: parts[0].layers[0].spent: expected float >= 0.0"),
     (
         setter("parts", 0, "layers", 1, "name", value="1.weight"),
-        "expected tensor net/all/owner/1.weight to be uint8 [2",
+        "manifest.layers: expected names that differ, got one twice",
     ),
-    (setter("parts", 0, "common", 0, "shape", value=[8]), "expected tensor net/all/common/1.bias to be float32 [8], "),
+    (setter("parts", 0, "common", 0, "shape", value=[8]), MISFIT + "expected common tensor 1.bias to be float32 [8], "),
     (
         setter("parts", 0, "common", 0, "name", value="x"),
-        "expected tensor net/all/common/x to be float32 [7], got ",
+        MISFIT + "expected common tensor x to be float32 [7], got none",
     ),
     (
         setter("parts", 0, "private", value=["1.bias"]),
-        "expected tensor net/1/private/1.bias to be float32 [7], got",
+        MISFIT + "private tensors: expected 1.bias, in this order, got none",
     ),
     (
         setter("parts", 0, "private", value=["x"]),
@@ -263,7 +263,7 @@ MANIFESTS: list[tuple[Edit, str]] = [
     (lambda m, _: m["parts"].append(m["parts"][0]), "manifest.parts: expected one for method lps, got 2"),
     (
         lambda m, _: m["parts"][0]["layers"].append(m["parts"][0]["layers"][0]),
-        f"{MISFIT}layers: expected 1.",
+        "manifest.layers: expected names that differ, got one twice",
     ),
     (
         lambda m, _: m["parts"][0]["layers"].reverse(),

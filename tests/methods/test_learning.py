@@ -435,7 +435,7 @@ def test_data_that_does_not_fit(task: Callable[[Task], Task], error: type[Except
 
 def test_features_that_do_not_fit() -> None:
     net = Lifelong(toy_mlp(), features=17)
-    with pytest.raises(ConfigError, match=r"features: expected a backbone that gives \[32, 17\], got \[32, 16\]"):
+    with pytest.raises(ConfigError, match=r"features: expected a backbone that gives \[examples, 17\], got \[32, 16\]"):
         net.learn(toy_task(1), QUICK)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from pathlib import Path
 
 import torch
@@ -17,9 +16,6 @@ from lps.lifelong import Lifelong
 TOLERANCE = 1000
 
 SIZE_LIMIT = 2**31  # of one dimension of an input: more than any memory holds
-MOST_NUMBERS = (
-    2**18
-)  # of one input: a colour image of 295x295. A file may claim any shape, and layers need far more memory
 
 
 def parse_shape(text: str) -> list[int]:
@@ -42,11 +38,6 @@ def use_input_shape(net: Lifelong, task: int, file: str | Path, given: str | Non
         net.metadata.input_shape = parse_shape(given)
     if net.metadata.input_shape is None:
         raise ConfigError(f"{file}: does not tell the shape of its inputs; pass --input-shape, as in 3,32,32")
-    if prod(net.metadata.input_shape) > MOST_NUMBERS:
-        raise ConfigError(
-            f"{file}: shape of its inputs: expected at most {MOST_NUMBERS:,} numbers, got {net.metadata.input_shape}; "
-            "pass --input-shape, as in 3,32,32"
-        )
     random_inputs(net, task, net.metadata.input_shape, 1)
     return net.metadata.input_shape
 
