@@ -21,6 +21,8 @@ from lps.runs.settings import Settings
 
 from tests.command import ENVIRONMENT, command
 
+pytestmark = pytest.mark.usefixtures("no_hang")
+
 OWN = [option.name for option in fields(Settings) if option.metadata]
 NAMES = [*OWN, *(option.name for option in fields(LPSConfig)), *(option.name for option in fields(RadioOptions))]
 
@@ -77,20 +79,6 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path / "imported"
     assert not (tmp_path / "imported").exists(), "a setting was imported"
     assert "evilmod" not in sys.modules
-
-
-@pytest.fixture(autouse=True)
-def _no_hang() -> Iterator[None]:
-    """A test that waits for ever ends with an error."""
-
-    def hangs(*_: object) -> None:
-        raise TimeoutError("the command hangs")
-
-    before = signal.signal(signal.SIGALRM, hangs)
-    signal.alarm(120)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:

@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -19,6 +19,8 @@ import pytest
 from lps import train
 from lps.runs.checkpoint import encode
 from lps.runs.lock import LOCK
+
+pytestmark = pytest.mark.usefixtures("no_hang")
 
 SMALL = ["--tasks", "2", "--epochs", "1,2,1", "--threads", "1"]
 
@@ -51,20 +53,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     shutil.copytree(stopped, place / "whole")
     assert train.main(["--resume", "--output", str(place / "whole")]) == 0
     return Runs(stopped, other, (place / "whole" / "model.lps").read_bytes())
-
-
-@pytest.fixture(autouse=True)
-def _no_hang() -> Iterator[None]:
-    """A test that waits for ever ends with an error."""
-
-    def hangs(*_: object) -> None:
-        raise TimeoutError("the command hangs")
-
-    before = signal.signal(signal.SIGALRM, hangs)
-    signal.alarm(120)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def remove(path: Path) -> None:
