@@ -23,6 +23,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -209,8 +210,13 @@ def arguments(seed: int, case: int) -> tuple[Op, Args]:
 def _as_number(value: Any, kind: str) -> Any:
     """As the schema hands a bool, an int or a tensor of one number on to the kernels."""
     number = {"int": int, "float": float}.get(kind)
-    scalar = isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta and bool(value.isfinite())
-    return number(value) if number is not None and (scalar or isinstance(value, int)) else value
+    scalar = isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta and not value.is_complex()
+    if number is None or not (scalar or isinstance(value, int)):
+        return value
+    try:
+        return number(value)
+    except (ValueError, OverflowError):  # NaN or Inf as an int, which the schema refuses
+        return value
 
 
 class Outcome:
@@ -220,7 +226,8 @@ class Outcome:
         self.results: list[Tensor] | None = None
         self.sentence, self.kind = "", "results"
         try:
-            with CorrectSqrt():
+            # Which calls numpy, and that knows nothing of the meta device.
+            with nullcontext() if any(tensor.is_meta for tensor in tensors_in(args)) else CorrectSqrt():
                 self.results = results_of(op, function, args)
         except (MemoryError, RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             self.sentence = str(error).split("\n")[0]
@@ -247,8 +254,10 @@ def judge(seed: int, case: int, say: Callable[[str], None]) -> tuple[str, str | 
         return ours.kind, None
     say("reference")
     theirs = Outcome(op, op.reference, arguments(seed, case)[1])
-    if theirs.kind == "memory":
-        return "memory", None
+    # Of the meta device the native side is the shape function; a reference may want values.
+    meta = any(tensor.is_meta for tensor in tensors_in(args))
+    if theirs.kind == "memory" or (meta and ours.results is not None and theirs.kind == "other"):
+        return theirs.kind, None
     try:
         if ours.results is None:
             assert_same_bits(readable(args), readable(arguments(seed, case)[1]), "a refused call wrote")
@@ -279,7 +288,7 @@ def compare(op: Op, args: Args, got: list[Tensor], want: list[Tensor]) -> None:
         assert [(t.shape, t.dtype) for t in got] == [(t.shape, t.dtype) for t in want]
         return
     floats = [tensor.dtype for tensor in tensors_in(args) if tensor.dtype in op.tolerance.relative]
-    if op.sums:
+    if op.sums and floats:
         assert_close(op, floats[0], got, want, "results")
     else:
         assert_same_bits(got, want, "results")
