@@ -249,3 +249,11 @@ def test_accuracy_leaves_the_mode_of_every_module() -> None:
     modes = {name: module.training for name, module in net.named_modules()}
     net.accuracy(1, task.test)
     assert modes == {name: module.training for name, module in net.named_modules()}
+
+
+def test_one_example_without_a_batch() -> None:
+    net = Lifelong(nn.Linear(12, 16), features=16)
+    net.learn(toy_task(1), QUICK)
+    net.eval()
+    x = torch.randn(12)
+    torch.testing.assert_close(net(x, task=1), net(x[None], task=1)[0])

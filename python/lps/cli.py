@@ -149,8 +149,10 @@ class Output(io.TextIOBase):
         return self.stream.isatty()
 
     def write(self, text: str) -> int:
-        """Write the text, unless that has failed before."""
-        self._attempt(lambda: self.stream.write(text))
+        """Write the text, with escapes for what the stream cannot encode, unless that has failed before."""
+        encoding = self.stream.encoding or "utf-8"
+        known = text.encode(encoding, "backslashreplace").decode(encoding)
+        self._attempt(lambda: self.stream.write(known))
         return len(text)
 
     def flush(self) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from lps.errors import ConfigError
-from lps.metadata import MOST_NUMBERS
 from lps.task import Learnt, Task
 
 if TYPE_CHECKING:
@@ -76,7 +74,7 @@ class Draft:
             parameter.requires_grad_(False)
             parameter.grad = None
         net.add_private({name: tensor for name, tensor in net.common_tensors() if name in net.private_names})
-        if self.number == 1 and prod(input_shape) <= MOST_NUMBERS:  # lps.export and lps.infer need it without the data
+        if self.number == 1:  # lps.export and lps.infer need it without the data
             net.metadata.input_shape = list(input_shape)
         net.learnt.append(Learnt(task.name, task.classes, net.digest(self.number), tuple(task.class_names)))
 

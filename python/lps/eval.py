@@ -14,7 +14,7 @@ share_cores()  # before anything loads torch
 import sys
 
 from lps.artifact.read import load
-from lps.cli import COMMANDS, FAILED, Parser, between, guarded, use_device
+from lps.cli import COMMANDS, FAILED, Parser, between, complain, guarded, use_device
 from lps.deploy.verify import check_accuracies
 from lps.methods.lps.config import PRECISIONS
 from lps.runs.progress import columns, percent
@@ -68,7 +68,7 @@ def _main(arguments: list[str]) -> int:
             names = ", ".join(wrong)
             problems.append(f"{names}: accuracy differs from the recorded one by more than rounding; check the data")
     for sentence in problems:
-        print(f"{PROG}: {sentence}", file=sys.stderr)
+        complain(PROG, sentence)
     return FAILED if problems else 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Annotated, Any
 
 import msgspec
@@ -11,11 +10,7 @@ from msgspec import Meta
 
 from lps.errors import ConfigError, FileFormatError
 
-# Numbers in one example that a file may speak of, a colour image of 591 x 591: commands run the network on random
-# inputs of that shape, and its layers need far more memory. Larger ones can be given with --input-shape.
-MOST_NUMBERS = 2**20
-
-Size = Annotated[int, Meta(ge=1, le=MOST_NUMBERS)]
+Size = Annotated[int, Meta(ge=1, lt=2**31)]
 Count = Annotated[int, Meta(ge=1)]
 Accuracy = Annotated[float, Meta(ge=0, le=1)]
 
@@ -55,11 +50,6 @@ class Metadata:
     accuracy: list[Accuracy] | None = None
     from_task: Origin | None = None
     user: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse examples of more numbers than memory should be taken for on a file's word."""
-        if self.input_shape is not None and prod(self.input_shape) > MOST_NUMBERS:
-            raise ConfigError(f"input_shape: expected at most {MOST_NUMBERS:,} numbers, got {self.input_shape}")
 
     def to_json(self) -> dict[str, Any]:
         """The metadata as plain values, without unknown fields."""

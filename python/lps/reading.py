@@ -20,7 +20,6 @@ _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
 }
 
 
@@ -31,6 +30,10 @@ def open_regular(path: str | Path) -> BinaryIO:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except ValueError:  # NUL in the path
         raise OSError(errno.EINVAL, "its name holds a NUL character") from None
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # sockets cannot be opened at all
+            raise OSError(errno.EINVAL, "expected a file, got a socket", str(path)) from None
+        raise
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind == stat.S_IFREG:
         return os.fdopen(descriptor, "rb")

@@ -25,6 +25,8 @@ from tests.command import ENVIRONMENT, run
 from tests.runs.test_checkpoint import StopAt
 from tests.toy import QUICK, toy_task
 
+pytestmark = pytest.mark.slow
+
 CONFIG = replace(QUICK, epochs=(1, 2, 1))  # 5 steps each
 TASKS = [toy_task(0), toy_task(1)]
 State = dict[str, Any]
@@ -189,7 +191,6 @@ VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.slow
 def test_every_value_of_a_state(whole: bytes, tmp_path: Path) -> None:
     """In a process of its own, because torch's optimisers crash on moments of another shape."""
     (tmp_path / "whole").write_bytes(whole)

@@ -8,6 +8,7 @@ import pickle
 import random
 import resource
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -128,9 +129,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_pipes_devices_and_names_with_nul(tmp_path: Path) -> None:
     """Without waiting for somebody to write into the pipe, and without reading a device that never ends."""
     os.mkfifo(tmp_path / "pipe")
+    socket.socket(socket.AF_UNIX).bind(str(tmp_path / "socket"))
     (tmp_path / "link").symlink_to("/dev/zero")
     for path, reason in (
         (str(tmp_path / "pipe"), "expected a file, got a pipe"),
+        (str(tmp_path / "socket"), "expected a file, got a socket"),
         (str(tmp_path / "link"), "expected a file, got a device"),
         ("a\0b", "its name holds a NUL character"),
     ):

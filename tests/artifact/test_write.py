@@ -266,7 +266,7 @@ def test_refuses_what_could_not_be_read_again(tmp_path: Path) -> None:
             net.save(path)
     net.metadata.user = {"text": "x" * 10**8}
     with pytest.raises(
-        ConfigError, match=r"^save: metadata: expected at most 1,048,576 bytes of JSON, got more; shorten"
+        ConfigError, match=r"^save: manifest.metadata: expected at most 1,048,576 bytes of JSON, got 100,000,043$"
     ):
         net.save(tmp_path / "model.lps")
     net.metadata.user = {}
@@ -431,3 +431,48 @@ def test_infinities_in_buffers_come_back_and_nan_is_refused(tmp_path: Path) -> N
     backbone.get_buffer("hidden")[0] = torch.nan
     with pytest.raises(DivergedError, match="a weight became infinite or NaN"):
         net.learn(toy_task(1), CONFIG)
+
+
+@pytest.mark.parametrize("pattern", ["filter", "column"])
+def test_shares_that_round_down_may_sum_to_more_than_1(tmp_path: Path, pattern: str) -> None:
+    net = Lifelong(toy_mlp(), 16, pattern=pattern)
+    for seed in range(3):
+        net.learn(toy_task(seed), replace(CONFIG, alpha=0.334))
+    net.save(tmp_path / "model.lps")
+    assert [partition.spent for partition, _ in load(tmp_path / "model.lps", toy_mlp()).prunable()] == [1.002, 1.002]
+
+
+def test_what_load_would_refuse_is_not_saved(net: Lifelong, tmp_path: Path) -> None:
+    """By the reader's own measure: text in which every letter is escaped, texts that no file can hold."""
+    path = tmp_path / "model.lps"
+    for user in ({"note": "\u0434" * 300_000}, {"note": "\ud800"}):
+        net.metadata.user = user
+        with pytest.raises(ConfigError, match=r"^(save: manifest|save: the manifest|metadata)"):
+            net.save(path)
+    net.metadata.user = {"note": "\u0434" * 100_000}
+    net.save(path)
+    assert load(path).metadata.user == net.metadata.user
+    net.metadata.user = {}
+    name, net.learnt[0] = net.learnt[0], replace(net.learnt[0], name="\udcff")
+    with pytest.raises(ConfigError, match=r"^save: "):
+        net.save(path)
+    net.learnt[0] = name
+
+
+class Fixed(nn.Module):
+    """A head without tensors in the file: more classes than features."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("map", torch.ones(classes, features), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.get_buffer("map").T
+
+
+def test_a_head_without_stored_tensors_comes_back(tmp_path: Path) -> None:
+    net = Lifelong(toy_mlp(), 16)
+    net.learn(replace(toy_task(0), classes=20, head=Fixed), CONFIG)
+    net.save(tmp_path / "model.lps")
+    back = load(tmp_path / "model.lps", toy_mlp(), heads=Fixed)
+    assert torch.equal(back(torch.ones(2, 12), task=1), net.eval()(torch.ones(2, 12), task=1))

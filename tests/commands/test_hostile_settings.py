@@ -21,7 +21,7 @@ from lps.runs.settings import Settings
 
 from tests.command import ENVIRONMENT, command
 
-pytestmark = pytest.mark.usefixtures("no_hang")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_hang")]
 
 OWN = [option.name for option in fields(Settings) if option.metadata]
 NAMES = [*OWN, *(option.name for option in fields(LPSConfig)), *(option.name for option in fields(RadioOptions))]
@@ -228,7 +228,6 @@ def test_the_largest_values_that_are_taken_can_be_used(
         assert answer(capsys, *arguments)[0] == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

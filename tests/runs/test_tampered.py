@@ -20,7 +20,7 @@ from lps import train
 from lps.runs.checkpoint import encode
 from lps.runs.lock import LOCK
 
-pytestmark = pytest.mark.usefixtures("no_hang")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_hang")]
 
 SMALL = ["--tasks", "2", "--epochs", "1,2,1", "--threads", "1"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Container, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -107,7 +108,7 @@ def _checked(
         if damaged is not None and belongs_to(name) != EVERY_TASK:
             damaged.append(name)
             continue
-        salvage = "" if belongs_to(name) == EVERY_TASK else ", or load the other tasks with salvage"
+        salvage = "" if belongs_to(name) == EVERY_TASK else ", or load the others with lps.load(..., salvage=True)"
         refuse(
             f"tensor {name}, which belongs to {belongs_to(name)}, is damaged, because its sha256 is not the one in "
             f"the manifest; copy the file again from where it was saved{salvage}"
@@ -130,7 +131,7 @@ def _restored(
     check_names(part, tasks)
     if backbone is None:
         # First without memory: a few bytes can name a network of many gigabytes, which is then not the file's.
-        with torch.device("meta"):
+        with torch.device("meta"), warnings.catch_warnings(action="ignore"):  # of pretrained values that are not copied
             _wrapped(part, _create(part))
     owners = _read_owners(part, len(tasks), tensors)
     owned = {name: torch.bincount(owner, minlength=len(tasks) + 1).tolist()[1:] for name, owner in owners.items()}
@@ -212,7 +213,8 @@ def _create(part: Part) -> nn.Module:
         backbone = create(part.architecture.name, **part.architecture.arguments)
     except Exception as error:  # a builder of the user's, with arguments of the file
         reason = str(error).partition("\n")[0]  # torch's messages may go on with a stack
-        refuse(f"its network cannot be made: {reason}; pass it as backbone=")
+        how = "" if isinstance(error, ConfigError) else " (from a file it is made on the meta device first)"
+        refuse(f"its network cannot be made: {reason}; pass it as backbone={how}")
     features = cast("Architecture", backbone.architecture).features
     if features != part.features:
         refuse(f"manifest.features: expected {features}, those of its network, got {part.features}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from lps.artifact.layout import METHOD, Form, Manifest, Part, TaskEntry, belongs_to, compare, dtype_name, form, refuse
@@ -74,17 +75,23 @@ def make_head(
         compare("tensor", linear, forms, where)
         # By way of the meta device, so that no values are drawn.
         return nn.Linear(features, task.classes, bias, device="meta", dtype=like.dtype).to_empty(device=like.device)
-    numbers = sum(prod(tensor.shape) for tensor in task.head.tensors)
-    if task.classes > max(features, numbers):  # before a factory takes memory for them
-        refuse(f"{where}expected at most {max(features, numbers)} classes of its tensors, got {task.classes}")
     if factory is None:
         refuse(f"{where}it is not a Linear layer, so that it cannot be made from the file alone; {advice}")
+    # First without memory, which the file's number of classes could be too much for; if the factory can do that.
+    with suppress(RuntimeError), torch.device("meta"):
+        trial = factory(features, task.classes)
+        if isinstance(trial, nn.Module):
+            _check_head(where, trial.to(dtype=like.dtype), forms)
     head: nn.Module = factory(features, task.classes)
     if not isinstance(head, nn.Module):
         refuse(f"{where}expected the factory to make an nn.Module, got {type(head).__name__}")
     head.to(like.device, like.dtype)
-    compare("tensor", forms, {name: form(tensor) for name, tensor in head.state_dict().items()}, where)
+    _check_head(where, head, forms)
     return head
+
+
+def _check_head(where: str, head: nn.Module, forms: Mapping[str, str]) -> None:
+    compare("tensor", forms, {name: form(tensor) for name, tensor in head.state_dict().items()}, where)
 
 
 def add_learnt(net: Lifelong, tasks: Sequence[TaskEntry], damaged: Sequence[str] | None = None) -> None:

@@ -20,7 +20,6 @@ from lps.artifact.layout import (
     DTYPES,
     FORMAT,
     METHOD,
-    MOST_METADATA,
     PART,
     VERSION,
     Form,
@@ -32,10 +31,13 @@ from lps.artifact.layout import (
     Part,
     Stored,
     TaskEntry,
+    decoded,
     dtype_name,
     sha256,
+    version_of,
 )
-from lps.errors import ConfigError
+from lps.errors import ConfigError, FileFormatError, in_a_sentence
+from lps.metadata import Metadata
 from lps.models import Architecture
 from lps.partition import Partition
 from lps.reading import MOST_HEADER, MOST_TENSORS
@@ -56,6 +58,11 @@ def save(net: Lifelong, path: Path) -> None:
     if len(stored) >= MOST_TENSORS:
         raise ConfigError(f"save: expected fewer than {MOST_TENSORS:,} tensors in a file, got {len(stored):,}")
     text = to_text(describe(net, stored))
+    try:  # by the reader, so that nothing is written that it would refuse
+        version_of(text)
+        Metadata.from_json(decoded(text, Manifest).metadata)
+    except FileFormatError as error:
+        raise ConfigError(f"save: {in_a_sentence(error)}") from None
     if 2 * len(text) > MOST_HEADER:  # escaped, and the tensors' entries of the header beside it
         raise ConfigError(f"save: expected at most {MOST_HEADER // 2:,} bytes of names and metadata, got {len(text):,}")
     tensors[CHECKSUM] = checksum(text)
@@ -83,8 +90,6 @@ def describe(net: Lifelong, stored: dict[str, Stored] | None = None) -> Manifest
         for task, head in zip(net.learnt, net.heads, strict=False)  # a task in learning has a head already
     ]
     metadata = net.metadata.to_json()
-    if len(msgspec.json.encode(metadata)) > MOST_METADATA:
-        raise ConfigError(f"save: metadata: expected at most {MOST_METADATA:,} bytes of JSON, got more; shorten user")
     return Manifest(FORMAT, VERSION, __version__, METHOD, [part], tasks, metadata, stored or {})
 
 

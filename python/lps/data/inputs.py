@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
 
@@ -190,7 +191,7 @@ class ImageFile:
             raise unlike(self.path, "image", "8 bits per channel", f"mode {opened.mode}", "convert it")
         # Bytes per pixel: the image, what its decoder needs beside it, and the turned or converted image.
         cost = 4 + {"WEBP": 12}.get(opened.format or "", 0) + 6 * ("progressive" in opened.info) + 4
-        if opened.width * opened.height * cost > memory and opened.format == "JPEG":
+        if opened.width * opened.height * cost > memory and isinstance(opened, JpegImageFile):  # MPO, too
             # Photographs: shrunk to an eighth at most while they are decoded, but not below twice what is needed.
             opened.draft(None, (2 * max(self.size), 2 * max(self.size)))
         # A TIFF image may lie in tiles that are larger than itself.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lps.data.inputs import InputFile, input_batches
 from lps.deploy.trial import checked_difference, random_inputs
+from lps.errors import escaped
 from lps.lifelong import Lifelong
 from lps.runs.progress import columns
 
@@ -47,7 +48,7 @@ def compare(net: Lifelong, task: int, inputs: Tensor) -> str:
         rows += _rows(what, len(batch), cut, dense)
         calls += len(cut)
     threads = torch.get_num_threads()
-    title = f"task {task} ({net.learnt[task - 1].name}), cut out for batches of {len(inputs)}"
+    title = f"task {task} ({escaped(net.learnt[task - 1].name)}), cut out for batches of {len(inputs)}"
     where = f"{inputs.device}, {threads} thread{'s' * (threads > 1)}, inputs of {list(inputs.shape[1:])}"
     how = f"{calls} calls of each network, in turns; each cut-out is made for its batch size"
     return f"{title}\n{summary}\n\n{columns(rows)}\n\n{where}; {how}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 
 import torch
@@ -16,6 +17,8 @@ from lps.lifelong import Lifelong
 TOLERANCE = 1000
 
 SIZE_LIMIT = 2**31  # of one dimension of an input: more than any memory holds
+# Of one input, unless the user says so: a colour image of 591 x 591. Layers need far more memory than their inputs.
+MOST_NUMBERS = 2**20
 
 
 def parse_shape(text: str) -> list[int]:
@@ -36,10 +39,16 @@ def use_input_shape(net: Lifelong, task: int, file: str | Path, given: str | Non
     """
     if given is not None:
         net.metadata.input_shape = parse_shape(given)
-    if net.metadata.input_shape is None:
+    shape = net.metadata.input_shape
+    if shape is None:
         raise ConfigError(f"{file}: does not tell the shape of its inputs; pass --input-shape, as in 3,32,32")
-    random_inputs(net, task, net.metadata.input_shape, 1)
-    return net.metadata.input_shape
+    if given is None and prod(shape) > MOST_NUMBERS:
+        raise ConfigError(
+            f"{file}: shape of its inputs: expected at most {MOST_NUMBERS:,} numbers on a file's word, got {shape}; if "
+            "that is right, pass it as --input-shape"
+        )
+    random_inputs(net, task, shape, 1)
+    return shape
 
 
 @torch.no_grad()

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from lps.data import stream
-from lps.errors import FileFormatError, in_a_sentence
+from lps.errors import FileFormatError, LPSError, in_a_sentence
 from lps.lifelong import Lifelong
 from lps.task import Task
 
@@ -47,6 +49,8 @@ def check_accuracies(
 def _accuracy(net: Lifelong, number: int, task: Task, file: str, precision: str) -> float:
     try:
         return net.accuracy(number, task.test, precision=precision)
+    except (LPSError, torch.OutOfMemoryError):
+        raise
     except (RuntimeError, ValueError, IndexError) as error:  # of a file that names other data than its network reads
         reason = in_a_sentence(str(error).partition("\n")[0])
         raise FileFormatError(

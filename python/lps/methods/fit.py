@@ -22,7 +22,7 @@ from torch.utils.data import IterableDataset
 from lps.errors import ConfigError, DataError, DivergedError, FileFormatError, StoppedError, in_a_sentence
 from lps.methods.schedule import learning_rate
 from lps.options import shown
-from lps.runs.checkpoint import Checkpoint, number_of, restored
+from lps.runs.checkpoint import Checkpoint, fitting, number_of
 from lps.runs.events import Listener, Resumed, Row, TaskReport
 from lps.task import Arrays, Task, TaskData, batches, is_foreign, length, steps_per_epoch
 
@@ -285,11 +285,13 @@ class Fit:
         check_same(state["belongs_to"], self.belongs_to)
         try:
             self._restore(state)
+        except (ConfigError, torch.OutOfMemoryError):  # of the user's optimiser, or of the machine
+            raise
         # Whatever a file that was not written by us can bring about.
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+            reason = in_a_sentence(repr(error) if isinstance(error, LookupError) else error)
             raise FileFormatError(
-                f"resume: the state does not fit the task: {in_a_sentence(error)}; delete it to learn the task from "
-                "its start"
+                f"resume: the state does not fit the task: {reason}; delete it to learn the task from its start"
             ) from None
         phases = self.learner.phases
         place = phases[min(self.position.phase, len(phases) - 1)]
@@ -302,7 +304,7 @@ class Fit:
         self.position = self._checked_position(msgspec.convert(state["position"], Position))
         self.shuffle.set_state(state["epoch_start"])
         self._epoch_start = state["epoch_start"]
-        self._losses = restored("losses", state["losses"], self._losses.cpu()).to(self.learner.device)
+        self._losses = fitting("losses", state["losses"], self._losses.cpu()).to(self.learner.device)
         self._seen, self._rows = (msgspec.convert(state[name], Count) for name in ("seen", "rows"))
         self._before = msgspec.convert(state["seconds"], Annotated[float, Meta(ge=0, lt=1e12)])
         self.report = msgspec.convert(state["report"], TaskReport)

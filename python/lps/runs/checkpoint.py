@@ -77,9 +77,11 @@ class Checkpoint:
         for path in reversed(self._files()):
             try:
                 return decode(read_bytes(path))
-            except (FileFormatError, OSError, MemoryError) as error:
-                reason = in_a_sentence((isinstance(error, OSError) and error.strerror) or error)
-                problem = problem or FileFormatError(f"{path}: {reason}; delete it to learn the task from its start")
+            except FileFormatError as error:
+                reason = f"{in_a_sentence(error)}; delete it to learn the task from its start"
+            except (OSError, MemoryError) as error:
+                reason = f"cannot be read: {getattr(error, 'strerror', None) or 'not enough memory'}; check the file"
+            problem = problem or FileFormatError(f"{path}: {reason}")
         if problem is not None:
             raise problem
         return None
@@ -148,7 +150,7 @@ def number_of(state: State) -> int:
     return number
 
 
-def restored(where: str, values: object, like: Tensor) -> Tensor:
+def fitting(where: str, values: object, like: Tensor) -> Tensor:
     """The values that a state holds for a tensor; those of another tensor are refused."""
     if not isinstance(values, Tensor) or (values.shape, values.dtype) != (like.shape, like.dtype):
         got = f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__

@@ -47,7 +47,9 @@ def stop_on_signals() -> Iterator[Request]:
     try:
         yield request
     except KeyboardInterrupt:
-        raise request.stopped("interrupted before it began to learn; nothing has changed") from None
+        if request.checkpoint is not None:
+            raise
+        raise request.stopped("interrupted before it began to learn") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

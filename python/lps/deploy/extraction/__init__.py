@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def extract(net: Lifelong, task: int, target: Target) -> Cutout:
         return Cutout(_tidy(traced), layers, notes)
 
 
-def _without_graph(network: nn.Module, input_shape: object, notes: list[str], target: Target) -> Cutout:
+def _without_graph(network: nn.Module, input_shape: Sequence[int] | None, notes: list[str], target: Target) -> Cutout:
     """Replace layers one by one, if a trial shows that the code around them still gives the same answers."""
     replaced = copy.deepcopy(network)
     layers = replace_layers(replaced, target)

@@ -7,7 +7,7 @@ Plain means: no operation works in place, no node is an identity (dropout in eva
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from threading import Lock, get_ident
 from typing import Any
@@ -27,6 +27,7 @@ IDENTITIES = (
     nn.FeatureAlphaDropout,
 )
 DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
+MOST_NUMBERS = 2**24  # of one example of the trial input
 BATCH = 3  # of the trial input; odd, so that a merged or a split batch is not taken for it
 
 
@@ -38,7 +39,7 @@ class UntraceableError(Exception):
     """Why the network cannot be seen as a graph, as a part of a sentence."""
 
 
-def trace(network: nn.Module, input_shape: object) -> tuple[fx.GraphModule, str | None]:
+def trace(network: nn.Module, input_shape: Sequence[int] | None) -> tuple[fx.GraphModule, str | None]:
     """The graph of a network in eval mode and, if the shapes in it are unknown, why they are.
 
     ``input_shape`` is that of one example, or None. The modules of the result are those of the network.
@@ -111,7 +112,7 @@ class _ShapeRecorder(fx.Interpreter):
         return result
 
 
-def _record_shapes(traced: fx.GraphModule, network: nn.Module, input_shape: object) -> str | None:
+def _record_shapes(traced: fx.GraphModule, network: nn.Module, input_shape: Sequence[int] | None) -> str | None:
     """Run a trial batch; also a check that the graph answers as the network does.
 
     Code that changes its own input or draws random numbers leaves no mark in a graph.
@@ -132,11 +133,13 @@ def _record_shapes(traced: fx.GraphModule, network: nn.Module, input_shape: obje
     return None
 
 
-def trial_input(network: nn.Module, input_shape: object) -> Tensor:
+def trial_input(network: nn.Module, input_shape: Sequence[int] | None) -> Tensor:
     """Random numbers of this shape, always the same, for a batch of :data:`BATCH`."""
+    if input_shape is None or prod(input_shape) > MOST_NUMBERS:  # a file may claim any shape
+        raise ValueError(f"expected a shape of at most {MOST_NUMBERS:,} numbers, got {input_shape}")
     parameter = next(network.parameters())
     generator = torch.Generator().manual_seed(0)
-    example = torch.randn(BATCH, *input_shape, generator=generator)  # type: ignore[misc]
+    example = torch.randn(BATCH, *input_shape, generator=generator)
     return example.to(parameter.device, parameter.dtype)
 
 

@@ -20,7 +20,7 @@ from lps.methods.lps.steppers import ComposedStepper, FusedStepper, OptimizerFac
 from lps.methods.lps.straight_through import StraightThrough
 from lps.options import shown
 from lps.partition import Partition, is_sound, parts
-from lps.runs.checkpoint import restored
+from lps.runs.checkpoint import fitting
 from lps.task import Task, steps_per_epoch
 from lps_kernels import Selection, pack_bits, unpack_bits
 from lps_kernels.owner import KEPT_BIT, TASK_BITS, free_coordinates, is_kept
@@ -228,7 +228,7 @@ class PhasedLearner:
         if state["phase"] != phase:
             raise FileFormatError(f"expected the state of the phase {phase}, got one of {shown(state['phase'])}")
         for weight, v, kept, keep in zip(self.weights, state["v"], state["kept"], state["keep"], strict=True):
-            weight.v.copy_(restored(f"v of {weight.partition.name}", v, weight.v))
+            weight.v.copy_(fitting(f"v of {weight.partition.name}", v, weight.v))
             free, owned = keep
             if not (0 <= free <= weight.plan.free and 0 <= owned <= weight.plan.owned):
                 raise FileFormatError(f"keep of {weight.partition.name}: expected counts of its groups, got {keep}")
@@ -238,16 +238,16 @@ class PhasedLearner:
             owner.copy_((owner & TASK_BITS) | flags.to(torch.uint8) * KEPT_BIT)
         self.net.heads[-1].load_state_dict(state["head"])
         for name, values in zip(self._changing, state["common"], strict=True):
-            self._common(name).copy_(restored(name, values, self._common(name)))
+            self._common(name).copy_(fitting(name, values, self._common(name)))
         if phase is not None:
             self._make_ready(phase)
             self._stepper.load_state_dict(state["stepper"])
         for weight, centre in zip(self.weights, state["centre"], strict=True):
             name = f"centre of {weight.partition.name}"
             if weight.centre is not None:  # made by the phase, and known to its optimiser
-                weight.centre.copy_(restored(name, centre, weight.v))
+                weight.centre.copy_(fitting(name, centre, weight.v))
             elif centre is not None:
-                weight.centre = restored(name, centre, weight.v).to(self.device)
+                weight.centre = fitting(name, centre, weight.v).to(self.device)
         self._solver.rho, self.lr = float(state["rho"]), float(state["lr"])
         if not (isfinite(self.rho) and isfinite(self.lr)):
             raise FileFormatError(f"rho, lr: expected numbers, got {self.rho}, {self.lr}")

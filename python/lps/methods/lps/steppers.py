@@ -20,7 +20,7 @@ from lps.errors import ConfigError, FileFormatError
 from lps.methods.lps.config import TaskConfig
 from lps.methods.lps.plan import LayerPlan
 from lps.partition import Partition, parts
-from lps.runs.checkpoint import restored
+from lps.runs.checkpoint import fitting
 from lps_kernels import (
     ProximalAdam,
     Selection,
@@ -185,7 +185,7 @@ def _load_moments(adam: torch.optim.Optimizer, state: dict[int, dict[str, Tensor
     parameters = [parameter for group in adam.param_groups for parameter in group["params"]]
     for index, moments in state.items():
         for name in ("exp_avg", "exp_avg_sq"):
-            restored(f"{name} of parameter {index}", moments[name], parameters[index])
+            fitting(f"{name} of parameter {index}", moments[name], parameters[index])
         if not (len(moments) == 3 and 0 <= float(moments["step"]) < 2**31):
             raise FileFormatError(f"step of parameter {index}: expected a count, got {float(moments['step'])}")
     adam.load_state_dict({**known, "state": state})
