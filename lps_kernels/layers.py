@@ -9,6 +9,7 @@ GPU, which do not wait for values, take what these hold as indices.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from math import prod
@@ -32,7 +33,7 @@ def _copied(bias: Tensor | None) -> Tensor | None:
     return None if bias is None else bias.detach().clone()
 
 
-class _Packed(nn.Module):
+class _Packed(nn.Module, ABC):
     """A layer whose buffers are refused, all of them, where the operator would refuse one."""
 
     def _check(self, buffers: Mapping[str, Tensor | None]) -> None:
@@ -44,11 +45,13 @@ class _Packed(nn.Module):
         if not meta:
             self._check_indices(tensors)
 
+    @abstractmethod
     def _check_shapes(self, device: torch.device, buffers: Sequence[Tensor | None]) -> None:
-        raise NotImplementedError
+        """Refuse shapes and dtypes, by the operator's shape function."""
 
+    @abstractmethod
     def _check_indices(self, buffers: Sequence[Any]) -> None:
-        raise NotImplementedError
+        """Refuse values of the buffers that serve as indices."""
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
         buffers = {name: state_dict.get(prefix + name, own) for name, own in self._buffers.items() if own is not None}

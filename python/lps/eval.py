@@ -52,8 +52,8 @@ def _main(arguments: list[str]) -> int:
         for number, task in enumerate(net.learnt, 1)
         if task.damage
     ]
-    pairs = zip(net.learnt, digests, strict=True)
     if net.metadata.stream is None:
+        pairs = zip(net.learnt, digests, strict=True)
         print(columns([("task", "digest"), *((task.name, digest) for task, digest in pairs)]))
         print(f"\n{options.file} does not name its data: digests were checked, accuracies were not measured")
     else:

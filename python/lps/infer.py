@@ -17,7 +17,7 @@ from typing import Any
 
 from lps.artifact.atomic import write_atomically
 from lps.artifact.read import load
-from lps.cli import COMMANDS, Parser, between, check_output, guarded, use_device, whole
+from lps.cli import COMMANDS, Parser, between, check_output, complain, guarded, use_device, whole
 from lps.deploy.classify import TEXTS, classify, open_files, unanswered
 from lps.deploy.speed import compare, inputs_to_measure
 from lps.deploy.trial import use_input_shape
@@ -50,13 +50,11 @@ def _main(arguments: list[str]) -> int:
     answers = classify(net, options.task, files, top=options.top, batch_size=options.batch_size, dense=options.dense)
     text = TEXTS[options.format](answers)
     if output is None:
-        # What the terminal's encoding lacks is written as escapes.
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.write(text)
     else:
         write_atomically(output, text.encode())
     if notice := unanswered(answers):
-        print(f"{PROG}: {notice}", file=sys.stderr)
+        complain(PROG, notice)
     return 0
 
 

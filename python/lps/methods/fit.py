@@ -19,6 +19,7 @@ from msgspec import Meta
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
+from lps.artifact.layout import Count
 from lps.errors import ConfigError, DataError, DivergedError, FileFormatError, StoppedError, in_a_sentence
 from lps.methods.schedule import learning_rate
 from lps.options import shown
@@ -28,8 +29,6 @@ from lps.task import Arrays, Task, TaskData, batches, is_foreign, length, steps_
 
 # Reading the loss waits for the device, so it is checked once per this many steps.
 LOSS_CHECK_STEPS = 50
-
-Count = Annotated[int, Meta(ge=0, lt=2**62)]
 
 
 class Phase(NamedTuple):
