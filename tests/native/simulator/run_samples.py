@@ -3,14 +3,16 @@
     python -m tests.native.simulator.run_samples CUDA.so MOST STEP
 
 Takes every STEP-th of the samples of an op and dtype that have elements and at most MOST of them, each in the next of
-the orders. Prints as JSON how many calls it made and which kernels each order has run; a sanitizer stops it at its
-first report.
+the orders; then, in each order, samples of the kernels that it has not met. Prints as JSON how many samples there were
+and which kernels each order has run; a sanitizer stops it at its first report.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 
@@ -35,19 +37,31 @@ def main() -> None:
     bridge, (most, step) = load(Path(sys.argv[1])), map(int, sys.argv[2:])
     # A device of one multiprocessor has small grids.
     ways = [Simulated(bridge, order, processors=1, shifted=order % 2 == 1) for order in bridge.orders()]
-    calls, kernels = 0, [set[str]() for _ in ways]
+    kernels = {way.order: set[str]() for way in ways}
+    calls, first = 0, dict[str, Callable[[Simulated], object]]()  # of each kernel, the first call that launched it
+
+    def run(call: Callable[[Simulated], object], way: Simulated) -> None:
+        bridge.clear()
+        call(way)
+        for name in map(kernel_name, bridge.launches()):
+            kernels[way.order].add(name)
+            first.setdefault(name, call)
+
     for op in OPS:
         samples = [sample for dtype in op.dtypes for sample in chosen(op, dtype, most, step)]
-        for sample, way, names in zip(samples, cycle(ways), cycle(kernels)):
-            bridge.clear()
-            ADAPTORS[op.name](way, *sample.args)
-            names |= set(map(kernel_name, bridge.launches()))
+        for sample, way in zip(samples, cycle(ways)):
+            run(partial(call_op, op, sample), way)
         calls += len(samples)
-    for way, names in zip(ways, kernels, strict=True):
-        bridge.clear()
-        upload(way, torch.arange(2000))
-        names |= set(map(kernel_name, bridge.launches()))
-    print(json.dumps({"calls": calls, "kernels": list(map(sorted, kernels))}))
+    run(lambda way: upload(way, torch.arange(2000)), ways[0])
+    for way in ways:
+        for name, call in list(first.items()):
+            if name not in kernels[way.order]:
+                run(call, way)
+    print(json.dumps({"calls": calls, "kernels": list(map(sorted, kernels.values()))}))
+
+
+def call_op(op: Op, sample: Sample, way: Simulated) -> object:
+    return ADAPTORS[op.name](way, *sample.args)
 
 
 if __name__ == "__main__":
