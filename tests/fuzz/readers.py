@@ -130,5 +130,7 @@ READERS = {
     "npy": Reader(_npy, mutators.npy),
     "image": Reader(lambda path: refusable(lambda: ImageFile(path, COLOUR).read(0, 1)), mutators.image),
     "yaml": Reader(_yaml, mutators.json_text),
-    "json": Reader(lambda path: refusable(lambda: read_records(path.parent, LEARNT)), mutators.json_text, RESULTS),
+    "json": Reader(
+        lambda path: refusable(lambda: read_records(path.parent, LEARNT, forgets=False)), mutators.json_text, RESULTS
+    ),
 }
