@@ -10,7 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from lps.data import cifar, download, stream
+from lps.data import cifar, download, omniglot, stream, svhn, tinyimagenet
 from lps.data.download import SOURCES, Source, fetch
 from lps.errors import ConfigError, DataError
 
@@ -128,15 +128,23 @@ def test_a_folder_that_cannot_be(url: str, tmp_path: Path) -> None:
 
 def test_an_unknown_set() -> None:
     with pytest.raises(ConfigError, match="known are mnist, cifar10, cifar100"):
-        fetch("svhn", Path())
+        fetch("imagenet", Path())
 
 
-def test_every_source_is_https_with_md5_sums() -> None:
-    for source in SOURCES.values():
-        assert source.url.startswith("https://")
+def test_every_source_has_an_official_address_and_md5_sums() -> None:
+    without = []
+    for name, source in SOURCES.items():
+        # The servers of these three are known by their plain addresses alone.
+        assert source.url.startswith("http://" if name in ("svhn", "notmnist", "tinyimagenet") else "https://")
         assert source.url.endswith("/")
-        assert all(len(bytes.fromhex(md5)) == 16 for md5 in source.md5.values())
+        assert all(len(bytes.fromhex(md5)) == 16 for md5 in source.md5.values() if md5 is not None)
+        without += [file for file, md5 in source.md5.items() if md5 is None]
+    assert without == ["notMNIST_small.tar.gz"]  # of which no sum was published
     assert set(SOURCES["cifar100"].md5) == {cifar.CIFAR100.archive}
+    assert set(SOURCES["svhn"].md5) == set(svhn.PARTS)
+    assert set(SOURCES["omniglot"].md5) == set(omniglot.ARCHIVES)
+    assert set(SOURCES["tinyimagenet"].md5) == {tinyimagenet.ARCHIVE}
+    assert set(SOURCES["fashion-mnist"].md5) == set(SOURCES["mnist"].md5)
 
 
 def test_a_stream_fetches_what_is_missing(

@@ -273,7 +273,7 @@ def test_cifar_from_the_official_archive_and_its_folder(tmp_path: Path) -> None:
     write_tar(tmp_path / "cifar-100-binary.tar.gz", members)
     train, test = cifar.load(cifar.CIFAR100, tmp_path, download=False)
     assert torch.equal(train.inputs[:, 0, 0, 0], train.labels)
-    task = cifar.ten_of_hundred(train, test, first=90, seed=0, augment=True)
+    task = cifar.part_of_hundred(train, test, first=90, seed=0, augment=True)
     assert sizes(task) == (4_500, 500, 1_000)
     assert torch.equal(arrays(task.test).inputs[:, 0, 0, 0] - 90, arrays(task.test).labels)
     assert (task.class_names[0], task.class_names[9]) == ("train", "worm")
@@ -287,7 +287,7 @@ def test_cifar_from_the_official_archive_and_its_folder(tmp_path: Path) -> None:
         cifar.load(cifar.CIFAR100, tmp_path, download=False)
     # The right number of test images, but of the wrong classes.
     with pytest.raises(DataError, match="expected 5000 and 1000, got 5000 and 0"):
-        cifar.ten_of_hundred(train, Examples(test.inputs, test.labels * 0 + 99), first=0, seed=0, augment=False)
+        cifar.part_of_hundred(train, Examples(test.inputs, test.labels * 0 + 99), first=0, seed=0, augment=False)
 
 
 def test_mixed(mnist_dir: Path, sheets_dir: Path, tmp_path: Path) -> None:
