@@ -165,7 +165,10 @@ class _Source(Readable):
 
     def end(self) -> None:
         """Check that nothing follows but padding to eight bytes, and the checksum."""
-        if len(self.read(8)) == 8 or self.read(1):
-            raise ValueError("more follows after an array in it")
+        padding = 0
+        while part := self.read(8):  # which may give less than there is
+            padding += len(part)
+            if padding >= 8:
+                raise ValueError("more follows after an array in it")
         if self.unpacker is not None and not self.unpacker.eof:
             raise EOFError("it ends within an array")
