@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import struct
 import zipfile
@@ -71,7 +72,7 @@ def write_files(place: Path, files: Mapping[str, bytes]) -> None:
 
 
 def tiny_files(classes: int, train: int, test: int) -> dict[str, bytes]:
-    """TinyImageNet with fewer classes and images, whose colour is their class; classes are not in alphabetical order."""
+    """TinyImageNet with fewer classes and images, whose colour is their class, not in the order of names."""
     names = [f"n{(7 * i) % classes:08}" for i in range(classes)]
     files = {"wnids.txt": "".join(f"{name}\n" for name in names).encode()}
     notes = ""
@@ -101,3 +102,29 @@ def omniglot_files(root: str, counts: list[int], first: int) -> dict[str, bytes]
                 name = f"{root}/Alphabet_{alphabet}/character{character + 1:02}/{first:04}_{drawer + 1:02}.png"
                 files[name] = file.getvalue()
     return files
+
+
+def idx(array: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
+
+
+def webp(pixels: np.ndarray[Any, np.dtype[np.uint8]], kind: str = "WEBP") -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind, lossless=True)
+    return buffer.getvalue()
+
+
+def write_sheets(path: Path, sheets: list[bytes], labels: list[int], offsets: list[int] | None = None) -> None:
+    ends = np.cumsum([0] + [len(sheet) for sheet in sheets]) if offsets is None else np.array(offsets)
+    arrays = {"sheets": np.frombuffer(b"".join(sheets), np.uint8), "labels": np.array(labels, np.uint8)}
+    np.savez(path, offsets=ends, **arrays)  # type: ignore[arg-type]
+
+
+def write_mnist(folder: Path) -> None:
+    """Files of the official sizes: ten different images, one per class, repeated."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kinds = np.random.default_rng(0).integers(0, 256, (10, 28, 28), np.uint8)
+    for part, count in (("train", 60_000), ("t10k", 10_000)):
+        labels = np.arange(count) % 10
+        for name, array in (("images-idx3", kinds[labels]), ("labels-idx1", labels.astype(np.uint8))):
+            (folder / f"{part}-{name}-ubyte.gz").write_bytes(gzip.compress(idx(array), 1))

@@ -19,7 +19,8 @@ from lps.errors import ConfigError, DataError
 from lps.task import Arrays, Task, TaskData
 from torch import Tensor, nn
 
-from tests.data.test_files import idx, webp, write_sheets, write_tar
+from tests.data.making import write_mnist
+from tests.data.test_files import write_tar
 
 
 def arrays(dataset: TaskData | None) -> Arrays:
@@ -38,37 +39,6 @@ def first(task: Task, count: int = 8) -> Tensor:
 def check_labels(task: Task) -> None:
     for part in (task.train, task.validation, task.test):
         assert sorted(set(arrays(part).labels.tolist())) == list(range(task.classes)) == list(range(10))
-
-
-def write_mnist(folder: Path) -> None:
-    """Files of the official sizes: ten different images, one per class, repeated."""
-    folder.mkdir(parents=True, exist_ok=True)
-    kinds = np.random.default_rng(0).integers(0, 256, (10, 28, 28), np.uint8)
-    for part, count in (("train", 60_000), ("t10k", 10_000)):
-        labels = np.arange(count) % 10
-        for name, array in (("images-idx3", kinds[labels]), ("labels-idx1", labels.astype(np.uint8))):
-            (folder / f"{part}-{name}-ubyte.gz").write_bytes(gzip.compress(idx(array), 1))
-
-
-@pytest.fixture(scope="module")
-def mnist_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_mnist(folder / "mnist")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def sheets_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """CIFAR of the official sizes as sheets, in which every image has one colour."""
-    folder = tmp_path_factory.mktemp("data")
-    pixels = np.repeat(np.arange(100, dtype=np.uint8), 32 * 32 * 3).reshape(3200, 32, 3)
-    sheet = webp(pixels)
-    for name, classes, counts in (("cifar10", 10, (50_000, 10_000)), ("cifar100-first50", 50, (25_000, 5_000))):
-        (folder / name).mkdir()
-        for part, count in zip(("train", "test"), counts, strict=True):
-            labels = [i * classes // count for i in range(count)]
-            write_sheets(folder / name / f"{part}.npz", [sheet] * (count // 100), labels)
-    return folder
 
 
 @pytest.mark.parametrize(
