@@ -47,17 +47,17 @@ def test_a_split_decides_tasks_and_shares(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "network", "options"),
+    ("name", "network", "options"),
     [
         ("split-cifar100", data.cifar.NETWORK, {"split": 20}),
         ("split-tinyimagenet", ("cifar-net", {"side": 16}), {"split": 40}),  # a smaller one has less room
         ("omniglot-rotation", omniglot.NETWORK, {}),
     ],
 )
-def test_the_network_has_room_for_all_tasks(benchmark: str, network: Any, options: dict[str, int]) -> None:
+def test_the_network_has_room_for_all_tasks(name: str, network: Any, options: dict[str, int]) -> None:
     """Planned, not trained."""
-    settings = settings_from({"benchmark": benchmark, **options})
-    tasks = data.Stream(benchmark, network, settings.tasks, lambda _: pytest.fail("no data are needed"))
+    settings = settings_from({"benchmark": name, **options})
+    tasks = data.Stream(name, network, settings.tasks, lambda _: pytest.fail("no data are needed"))
     run._check_capacity(run._new_network(settings, tasks), settings)
 
 
