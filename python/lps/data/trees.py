@@ -1,7 +1,7 @@
 """Data sets of many small files: a zip archive, or the folder that it unpacks to, read in the same way.
 
 Nothing is unpacked to disk, so that names in an archive are names and never paths. The table of contents of an archive
-is read by this module: zipfile would take a kilobyte of memory for every entry.
+is read by this module: zipfile makes objects of all entries before anybody can say that they are too many.
 """
 
 from __future__ import annotations
