@@ -34,8 +34,8 @@ def net() -> Lifelong:
 def test_what_is_private() -> None:
     backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.LayerNorm(4), nn.Embedding(3, 4))
     names = {"0.bias", "2.weight", "2.bias"} | {f"1.{name}" for name in backbone[1].state_dict()}
-    assert find_private(backbone) == names
-    attention = find_private(nn.MultiheadAttention(8, 2))
+    assert find_private(backbone, "per-task") == names
+    attention = find_private(nn.MultiheadAttention(8, 2), "per-task")
     assert attention == {"in_proj_bias", "out_proj.bias"}
 
 
@@ -90,6 +90,6 @@ def test_a_loaded_network_learns_the_next_task_as_the_original_does(tmp_path: Pa
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(ConfigError, match="norms: expected one of frozen, per-task, got mine"):
+    with pytest.raises(ConfigError, match="norms: expected one of frozen, per-task, network, got mine"):
         Lifelong(toy_convnet(), 16, norms="mine")
     assert toy_net().norms == "frozen"

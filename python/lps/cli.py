@@ -42,18 +42,19 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
 
-    def add_options(self, title: str, options: Iterable[Field[Any]]) -> None:
-        """Add a flag per field of a settings dataclass (:func:`lps.options.option`); flags that are not given stay out
-        of the result.
+    def add_options(self, title: str, options: Iterable[Field[Any]], prefix: str = "") -> None:
+        """Add a flag per field of a settings dataclass (:func:`lps.options.option`), with a prefix of its name; flags
+        that are not given stay out of the result.
         """
         group = self.add_argument_group(title)
         for option in options:
-            flag, text = f"--{option.name.replace('_', '-')}", option.metadata["help"]
+            flag, text = f"--{prefix}{option.name.replace('_', '-')}", option.metadata["help"]
+            place: dict[str, Any] = {"dest": f"{prefix}{option.name}", "default": argparse.SUPPRESS}
             if isinstance(option.default, bool):
-                group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
+                group.add_argument(flag, action="store_true", help=text, **place)
             else:
                 read, metavar = _flag_type(option.metadata["read"]), option.metadata["metavar"]
-                group.add_argument(flag, type=read, default=argparse.SUPPRESS, metavar=metavar, help=text)
+                group.add_argument(flag, type=read, metavar=metavar, help=text, **place)
 
     def error(self, message: str) -> NoReturn:
         """Print the message on one line, in our words, and exit with 2."""

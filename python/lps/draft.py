@@ -27,6 +27,7 @@ class Draft:
         self.number = len(net.learnt) + 1
         self._metadata = replace(net.metadata)
         self._common = [(name, tensor, tensor.detach().clone()) for name, tensor in net.common_tensors()]
+        self._heads = [(tensor, tensor.detach().clone()) for tensor in net.heads.state_dict(keep_vars=True).values()]
         self._trainable = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
         if self.number == 1:
             # Nothing reads w_bar before task 1 is committed: it holds the backbone's own weights for roll_back().
@@ -58,31 +59,58 @@ class Draft:
     def commit(self, task: Task, values: Sequence[Tensor], spent: Sequence[float], input_shape: Sequence[int]) -> None:
         """Make the task part of the network; ``values`` are the trained tensors ``v``, one per prunable weight.
 
-        Appending to ``learnt`` is the commit point: a failure before it is rolled back.
+        The change of ``learnt`` is the commit point: a failure before it is rolled back.
         """
+        self._check_can_commit()
+        with torch.no_grad():
+            for (partition, _), v, share in zip(self._net.prunable(), values, spent, strict=True):
+                partition.commit(v)
+                partition.spent = share
+        self._complete(input_shape)
+        self._net.learnt.append(self._learnt(task))
+
+    def commit_whole(self, task: Task, input_shape: Sequence[int]) -> None:
+        """Make the task part of the network with all weights as the backbone holds them now, for every task.
+
+        Earlier tasks may answer otherwise from here on, so their digests are taken anew.
+        """
+        self._check_can_commit()
+        net = self._net
+        with torch.no_grad():
+            for partition, weight in net.prunable():
+                partition.take_all(weight)
+        self._complete(input_shape)
+        earlier = [replace(learnt, digest=net.digest(number)) for number, learnt in enumerate(net.learnt, 1)]
+        net.learnt = [*earlier, self._learnt(task)]
+
+    def _check_can_commit(self) -> None:
         net = self._net
         if self.committed or not net.learning or len(net.heads) != self.number:
             raise ConfigError(
                 f"Lifelong: commit: expected task {self.number} to be committed once, within its transaction and with "
                 "one head"
             )
-        with torch.no_grad():
-            for (partition, _), v, share in zip(net.prunable(), values, spent, strict=True):
-                partition.commit(v)
-                partition.spent = share
+
+    def _complete(self, input_shape: Sequence[int]) -> None:
+        """All that a task has beside its share of the weights."""
+        net = self._net
         for parameter in net.parameters():
             parameter.requires_grad_(False)
             parameter.grad = None
         net.add_private({name: tensor for name, tensor in net.common_tensors() if name in net.private_names})
         if self.number == 1:  # lps.export and lps.infer need it without the data
             net.metadata.input_shape = list(input_shape)
-        net.learnt.append(Learnt(task.name, task.classes, net.digest(self.number), tuple(task.class_names)))
+
+    def _learnt(self, task: Task) -> Learnt:
+        return Learnt(task.name, task.classes, self._net.digest(self.number), tuple(task.class_names))
 
     def roll_back(self) -> None:
         """Restore the network's state before the task, except which task is active."""
         net, learnt = self._net, self.number - 1
         with torch.no_grad():
             self._restore(lambda _: True)
+            for tensor, values in self._heads:
+                tensor.copy_(values)
             for (partition, weight), state in zip(net.prunable(), self._partitions, strict=True):
                 partition.go_back(state)
                 if not learnt:

@@ -26,7 +26,7 @@ from lps.methods.lps import LPS
 from lps.methods.lps.config import PATTERNS, PRECISIONS, SHARINGS, LPSConfig
 from lps.methods.lps.steppers import OptimizerFactory
 from lps.partition import Partition, find_partitions, parameter_of
-from lps.private import NORMS, PrivateTensors, find_private
+from lps.private import NORMS, WHOLE, PrivateTensors, find_private
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
 from lps.switch import Switch
@@ -40,7 +40,8 @@ class Lifelong(nn.Module):
     ``backbone`` maps a batch to ``features`` numbers per example. Its prunable weights (Linear, Conv1d/2d/3d and
     attention projections, except the names that a shell pattern in ``exclude`` matches) are split among the tasks; all
     its other parameters and its buffers are learnt with task 1 and frozen after it. With ``norms="per-task"`` biases
-    and normalisation layers are not frozen: every task learns its own copy of them. The backbone's code is not changed:
+    and normalisation layers are not frozen: every task learns its own copy of them; with ``norms="network"`` every task
+    has a copy of the whole backbone, and nothing is split. The backbone's code is not changed:
     a task runs by writing its weights into the backbone's own parameters.
 
     Several threads may call a network in eval mode at once, with any tasks.
@@ -66,10 +67,11 @@ class Lifelong(nn.Module):
         self.exclude = tuple(exclude)
         self.norms = norms
         self.check_settings()
-        self.partitions = nn.ModuleList(find_partitions(backbone, exclude))
-        if not len(self.partitions):
+        found = find_partitions(backbone, exclude)
+        self.partitions = nn.ModuleList(() if norms == WHOLE else found)
+        if not (len(self.partitions) or norms == WHOLE):
             raise ConfigError("Lifelong: backbone: expected a Linear, Conv or attention layer to prune, got none")
-        self.private_names = find_private(backbone) if norms == "per-task" else frozenset()
+        self.private_names = find_private(backbone, norms)
         self.heads = nn.ModuleList()
         self.private = nn.ModuleList()  # one PrivateTensors per task
         self.learnt: list[Learnt] = []
@@ -82,6 +84,11 @@ class Lifelong(nn.Module):
         return self._switch.active
 
     @property
+    def like(self) -> nn.Parameter:
+        """A weight of the backbone, whose dtype and device inputs and new heads get too."""
+        return next((weight for _, weight in self.prunable()), next(self.backbone.parameters()))
+
+    @property
     def learning(self) -> bool:
         """Whether a task is being learnt."""
         return self._switch.learning
@@ -91,7 +98,7 @@ class Lifelong(nn.Module):
         settings = (
             ("pattern", self.pattern, PATTERNS),
             ("sharing", self.sharing, SHARINGS),
-            ("norms", self.norms, NORMS),
+            ("norms", self.norms, (*NORMS, WHOLE)),
         )
         for name, value, choices in settings:
             if value not in choices:
@@ -357,7 +364,9 @@ class Lifelong(nn.Module):
         ``checkpoint`` keeps the state of the task in a directory; if that holds a state of this task, learning resumes
         from it.
         """
-        return LPS(self, config or LPSConfig(), optimizer).learn(task, listener=listener, checkpoint=checkpoint)
+        return LPS(self, config or LPSConfig(), optimizer=optimizer).learn(
+            task, listener=listener, checkpoint=checkpoint
+        )
 
     @torch.no_grad()
     def accuracy(

@@ -119,6 +119,16 @@ class Partition(nn.Module):
         self.w_bar, self.owner = new_w_bar, new_owner
         self.add_task(mask)
 
+    def take_all(self, weight: Tensor) -> None:
+        """Add a task to a weight that all tasks share: they run with these values from here on.
+
+        Task 1 owns all coordinates, and later ones reuse them. The old tensors are replaced, as by :meth:`commit`.
+        """
+        self.w_bar = weight.detach().clone(memory_format=torch.contiguous_format)
+        self.owner = torch.ones_like(self.owner)
+        self.add_task(pack_bits(torch.full(self.shape, self.tasks > 0, device=weight.device)))
+        self.spent = 1.0
+
     def state(self) -> PartitionState:
         """What :meth:`go_back` needs; nothing is copied."""
         return PartitionState(self.w_bar, self.owner, self.tasks, self.spent)

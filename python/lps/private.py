@@ -9,12 +9,19 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 NORMS = ("frozen", "per-task")
+WHOLE = "network"  # every task has a copy of the whole backbone
 
 _NORM_LAYERS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
-def find_private(backbone: nn.Module) -> frozenset[str]:
-    """The names of the backbone's private tensors: parameters and buffers of normalisation layers, and biases."""
+def find_private(backbone: nn.Module, norms: str) -> frozenset[str]:
+    """The names of the backbone's private tensors: none, all of them, or biases and the parameters and buffers of
+    normalisation layers.
+    """
+    if norms == "frozen":
+        return frozenset()
+    if norms == WHOLE:
+        return frozenset(name for name, _ in (*backbone.named_parameters(), *backbone.named_buffers()))
     private = {id(parameter) for name, parameter in backbone.named_parameters() if name.endswith("bias")}
     for module in backbone.modules():
         if isinstance(module, _NORM_LAYERS):

@@ -7,6 +7,7 @@ from lps.environment import share_cores
 share_cores()  # before anything loads torch
 
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import TextIO, cast
 from lps.cli import COMMANDS, Output, Parser, complain, guarded, use_device
 from lps.data import BENCHMARKS
 from lps.errors import ConfigError
+from lps.methods import METHODS
+from lps.methods.base import EVERY_METHOD_USES
 from lps.methods.lps.config import LPSConfig
 from lps.runs.directory import CONFIG
 from lps.runs.progress import summary
@@ -67,6 +70,9 @@ def _parser() -> Parser:
     parser.add_argument("--print-config", action="store_true", help="print the settings as YAML and exit")
     parser.add_options("the run", (option for option in fields(Settings) if option.metadata))
     parser.add_options("how a task is learnt", fields(LPSConfig))
+    for name, method in METHODS.items():
+        if fields(method.options):
+            parser.add_options(f"only for --method {name}", fields(method.options), f"{name}.")
     owners: dict[type, list[str]] = {}  # benchmarks by the class of their options
     for name, benchmark in BENCHMARKS.items():
         owners.setdefault(benchmark.options, []).append(name)
@@ -86,6 +92,7 @@ def _parse(arguments: list[str]) -> _Command:
         files = [str(Path(flags["output"]) / CONFIG)]
     given: dict[str, object] = {}
     try:
+        check_used(flags)
         for file in files:
             given |= read_settings(Path(file))
         settings = settings_from(given | flags)
@@ -95,6 +102,15 @@ def _parse(arguments: list[str]) -> _Command:
     if resume and output is None:
         output = Path(files[-1]).parent
     return _Command(settings, output, resume, print_config)
+
+
+def check_used(flags: Mapping[str, object]) -> None:
+    """Refuse a setting of training that the method does not read."""
+    method = METHODS.get(str(flags.get("method", Settings.method)))
+    for name in {option.name for option in fields(LPSConfig)} & set(flags):
+        if method is not None and name not in EVERY_METHOD_USES | method.uses:
+            readers = ", ".join(other for other, kind in METHODS.items() if name in kind.uses)
+            raise ConfigError(f"{name}: {method.name} does not use it ({readers} do); leave it out")
 
 
 def _check_is_run(path: Path) -> None:

@@ -58,7 +58,7 @@ def test_the_network_has_room_for_all_tasks(name: str, network: Any, options: di
     """Planned, not trained."""
     settings = settings_from({"benchmark": name, **options})
     tasks = data.Stream(name, network, settings.tasks, lambda _: pytest.fail("no data are needed"))
-    run._check_capacity(run._new_network(settings, tasks), settings)
+    run._method(settings, run._new_network(settings, tasks)).check(range(settings.tasks))  # type: ignore[arg-type]
 
 
 def test_split_mnist(mnist_dir: Path) -> None:

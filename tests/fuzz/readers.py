@@ -181,5 +181,7 @@ READERS = {
     "letters": Reader(lambda path: refusable(lambda: notmnist.read(path, 10)), mutators.archive),
     "folder": Reader(_folder, mutators.lines),
     "yaml": Reader(_yaml, mutators.json_text),
-    "json": Reader(lambda path: refusable(lambda: read_records(path.parent, LEARNT)), mutators.json_text, RESULTS),
+    "json": Reader(
+        lambda path: refusable(lambda: read_records(path.parent, LEARNT, forgets=False)), mutators.json_text, RESULTS
+    ),
 }

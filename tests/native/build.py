@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -20,13 +21,16 @@ ROOT = NATIVE.parents[1]
 
 
 def _cmake(source: Path, directory: Path, options: list[str], target: str) -> None:
-    """Compile what has changed since the last time."""
+    """Compile what has changed since the last time; processes of one test run take turns."""
     configure = ["cmake", "-G", "Ninja", "-S", str(source), "-B", str(directory)]
     configure += [f"-Dpybind11_DIR={pybind11.get_cmake_dir()}", f"-DPython_EXECUTABLE={sys.executable}", *options]
-    for command in (configure, ["cmake", "--build", str(directory), "--target", target]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(command[:2])} failed:\n{done.stdout}\n{done.stderr}")
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for command in (configure, ["cmake", "--build", str(directory), "--target", target]):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise RuntimeError(f"{' '.join(command[:2])} failed:\n{done.stdout}\n{done.stderr}")
 
 
 def _directory(name: str) -> Path:

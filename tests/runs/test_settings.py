@@ -137,7 +137,7 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert stopped.value.code == 0
     text = capsys.readouterr().out
     names = [option.name for kind in (Settings, LPSConfig, RadioOptions) for option in fields(kind)]
-    for name in set(names) - {"lps", "options"}:
+    for name in set(names) - {"lps", "options", "method_options"}:
         assert f"\n  --{name.replace('_', '-')} " in text
     assert "only for split-rf, synthetic-rf:\n  --window N" in text
 

@@ -96,7 +96,7 @@ class Part(Record):
     sharing: str
     exclude: Annotated[list[Annotated[str, Meta(max_length=MOST_EXCLUDED)]], Meta(max_length=MOST_EXCLUDED)]
     norms: str
-    layers: Annotated[list[Layer], Meta(min_length=1)]
+    layers: list[Layer]
     common: list[Form]
     private: list[str]
 

@@ -137,7 +137,7 @@ def _restored(
     owned = {name: torch.bincount(owner, minlength=len(tasks) + 1).tolist()[1:] for name, owner in owners.items()}
     compare("tensor", expected_tensors(part, tasks, owned), {name: form(tensor) for name, tensor in tensors.items()})
     net = _wrapped(part, _create(part) if backbone is None else backbone)
-    _, like = next(net.prunable())
+    like = net.like
     made = []
     for number, task in enumerate(tasks, 1):
         factory = heads.get(number) if isinstance(heads, Mapping) else heads
@@ -218,7 +218,8 @@ def _create(part: Part) -> nn.Module:
     features = cast("Architecture", backbone.architecture).features
     if features != part.features:
         refuse(f"manifest.features: expected {features}, those of its network, got {part.features}")
-    return backbone.double() if part.layers[0].dtype == "float64" else backbone
+    weights = part.layers or part.common  # every task has its own network if there are no layers to split
+    return backbone.double() if any(tensor.dtype == "float64" for tensor in weights) else backbone
 
 
 def _fill(

@@ -59,7 +59,7 @@ def _fill(net: Lifelong, state: Mapping[str, Any], heads: Sequence[nn.Module]) -
     net.check_settings()
     net.metadata = Metadata.from_json(manifest.metadata)
     private = {name: tensor for name, tensor in net.common_tensors() if name in net.private_names}
-    _, like = next(net.prunable())
+    like = net.like
     for (partition, _), layer in zip(net.prunable(), part.layers, strict=True):
         partition.spent, partition.init_std = layer.spent, layer.init_std
         for _ in tasks:

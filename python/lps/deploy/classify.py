@@ -26,7 +26,7 @@ Answer = dict[str, str | int | float | None]
 
 def open_files(net: Lifelong, task: int, shape: Sequence[int], paths: Iterable[str]) -> tuple[list[InputFile], bool]:
     """The inputs in these files and folders; and whether images among them are scaled to 0..1 for want of knowledge."""
-    _, weight = next(net.prunable())
+    weight = net.like
     form = Form(tuple(shape), weight.dtype, _raw_form(net, task))
     files = list(open_inputs(map(Path, paths), form))
     return files, form.raw is None and any(isinstance(file, ImageFile) for file in files)

@@ -54,7 +54,7 @@ def use_input_shape(net: Lifelong, task: int, file: str | Path, given: str | Non
 @torch.no_grad()
 def random_inputs(net: Lifelong, task: int, shape: list[int], batch: int) -> Tensor:
     """Random inputs that the network can read, always the same; a shape that does not fit is refused."""
-    _, weight = next(net.prunable())
+    weight = net.like
     try:
         generator = torch.Generator().manual_seed(0)
         inputs = torch.randn(batch, *shape, generator=generator, dtype=weight.dtype).to(weight.device)

@@ -82,6 +82,9 @@ class Learner(Protocol):
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits of a batch, for the loss."""
 
+    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+        """What is minimised: the loss of the batch, with whatever the method adds to it."""
+
     def step(self, lr_factor: float) -> None:
         """One optimiser step from the gradients of a backward pass; clears them."""
 
@@ -217,9 +220,10 @@ class Fit:
                 expected = [len(inputs), self.task.classes]
                 raise ConfigError(f"task {self.task.name}: head: expected logits {expected}, got {list(logits.shape)}")
             loss = self.task.compute_loss(logits, labels)
-        if loss.dim():
-            raise ConfigError(f"task {self.task.name}: loss: expected one number, got shape {list(loss.shape)}")
-        loss.backward()  # type: ignore[no-untyped-call]
+            if loss.dim():
+                raise ConfigError(f"task {self.task.name}: loss: expected one number, got shape {list(loss.shape)}")
+            objective = self.learner.objective(loss, inputs)
+        objective.backward()  # type: ignore[no-untyped-call]
         self.learner.step(lr_factor)
         return loss.detach()
 

@@ -1,4 +1,5 @@
-"""The run directory: ``config.yaml``, ``results.json``, ``metrics.csv``, TensorBoard events, ``model.lps``, ``state``.
+"""The run directory: ``config.yaml``, ``results.json``, ``metrics.csv``, TensorBoard events, ``model.lps``, ``state``,
+and ``memory-<tasks>.safetensors`` where the method keeps more than the network.
 
 Files that a resumed run reads are replaced atomically, so that a run can be killed at any moment.
 """
@@ -23,11 +24,12 @@ import torch
 from msgspec import Meta
 
 from lps.artifact.atomic import Log, is_temporary, write_atomically
-from lps.errors import ConfigError, FileFormatError
+from lps.errors import ConfigError, FileFormatError, in_a_sentence
 from lps.lifelong import Lifelong
 from lps.methods import Method
 from lps.reading import open_regular, parse_json, read_bytes
 from lps.runs import metrics
+from lps.runs.checkpoint import decode, encode
 from lps.runs.events import Resumed, Row, TaskReport
 from lps.runs.lock import LOCK
 from lps.runs.settings import Settings
@@ -37,6 +39,7 @@ from lps_kernels import __version__
 
 CONFIG, RESULTS, METRICS, MODEL = "config.yaml", "results.json", "metrics.csv", "model.lps"
 STATE = "state"  # the folder with the state of the task being learnt
+MEMORY = "memory-{}.safetensors"  # what the method keeps beside the network, after so many tasks
 
 # Fields of a row that say where its values belong.
 _PLACE = ("task", "phase", "event", "epoch", "step", "seconds", "layer")
@@ -132,7 +135,7 @@ def check_members(path: Path) -> None:
         states = list(state.glob("state-*"))
     else:
         states = []
-    for file in (*(path / name for name in (CONFIG, RESULTS, METRICS, MODEL)), *states):
+    for file in (*(path / name for name in (CONFIG, RESULTS, METRICS, MODEL)), *_memories(path), *states):
         try:
             if file.is_symlink() or file.exists():
                 open_regular(file).close()
@@ -140,8 +143,33 @@ def check_members(path: Path) -> None:
             raise FileFormatError(f"{file}: cannot be read: {error.strerror}; put the file of the run there") from None
 
 
-def read_records(path: Path, learnt: Sequence[Learnt]) -> Records:
-    """The records of a run's learnt tasks; a task that was recorded but not saved is left out."""
+def _memories(path: Path) -> list[Path]:
+    return list(path.glob(MEMORY.format("*")))
+
+
+def read_memory(path: Path, method: Method) -> None:
+    """Give a method back what it had beside the network when that was saved."""
+    file = path / MEMORY.format(len(method.learnt))
+    try:
+        memory = decode(read_bytes(file)) if file.exists() else {}
+        method.load_memory(memory)
+    except (OSError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or "not enough memory"
+        raise FileFormatError(f"{file}: cannot be read: {reason}; check the file") from None
+    # Whatever a file that was not written by us can bring about.
+    except (FileFormatError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = in_a_sentence(repr(error) if isinstance(error, LookupError) else error)
+        raise FileFormatError(
+            f"{file}: is not what {method.name} remembers of these tasks ({reason}); put the file of the run there, or "
+            "start another run"
+        ) from None
+
+
+def read_records(path: Path, learnt: Sequence[Learnt], *, forgets: bool) -> Records:
+    """The records of a run's learnt tasks; a task that was recorded but not saved is left out.
+
+    A method that ``forgets`` has changed earlier tasks since they were recorded: only the latest one must be the same.
+    """
     file, remedy = path / RESULTS, "put the file of the run there, or start another run"
     try:
         results = msgspec.convert(parse_json(read_bytes(file, MOST_BYTES)), _Results)
@@ -154,8 +182,9 @@ def read_records(path: Path, learnt: Sequence[Learnt]) -> Records:
     rows = rows[: len(learnt)]
     if [len(row) for row in rows] != list(range(1, len(learnt) + 1)) or len(tasks) != len(learnt):
         raise FileFormatError(f"{file}: lacks some of the {len(learnt)} tasks of {MODEL}; {remedy}")
-    for record, task in zip(tasks, learnt, strict=True):
-        if (record.name, record.digest) != (task.name, task.digest):
+    for number, (record, task) in enumerate(zip(tasks, learnt, strict=True), 1):
+        changed = record.digest != task.digest and not (forgets and number < len(learnt))
+        if record.name != task.name or changed:
             raise FileFormatError(f"{file}: is not of the tasks in {MODEL}, from {task.name} on; {remedy}")
     return Records(rows, tasks)
 
@@ -178,6 +207,7 @@ def _results_of(settings: Settings, method: Method, records: Records, artifact_b
         "average_accuracy": _known(metrics.average_accuracy(matrix)),
         "forgetting": _known(metrics.forgetting(matrix)),
         "bwt": _known(metrics.bwt(matrix)),
+        "incremental_accuracy": _known(metrics.incremental_accuracy(matrix)),
         **method.figures(),
         "artifact_bytes": artifact_bytes,
         "seconds": sum(task.seconds for task in records.tasks),
@@ -255,9 +285,15 @@ class RunDirectory:
         self._steps += steps
         for number, accuracy in enumerate(records.accuracy[-1], start=1):
             self._events.add(f"test accuracy/task {number}", accuracy, self._steps)
-        # After a kill between these two lines the surplus record is ignored; in the other order it would be missing.
+        # After a kill between these lines surplus records are ignored; in another order something would be missing.
+        memory = self.path / MEMORY.format(len(net.learnt))
+        if method.memory:
+            write_atomically(memory, encode(method.memory))
         write_results(self.path, self.settings, method, records)
         net.save(self.path / MODEL)
+        for file in _memories(self.path):
+            if file != memory:
+                file.unlink()
         return write_results(self.path, self.settings, method, records)
 
     def _read_rows(self, learnt: int) -> tuple[list[str], list[str]]:

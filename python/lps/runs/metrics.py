@@ -7,11 +7,17 @@ yet. Metrics that depend on a NaN accuracy are NaN.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 from math import isnan
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
 from lps.partition import Partition
 from lps_kernels import unpack_bits
+from lps_kernels.owner import TASK_BITS
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
 Matrix = Sequence[Sequence[float | None]]
 
 BYTES_OF_FP32 = 4
+SYMBOL = 7  # bits of a mask that are coded together
 
 
 def average_accuracy(matrix: Matrix) -> float:
@@ -50,8 +57,15 @@ def bwt(matrix: Matrix) -> float:
     return _mean([rows[-1][task] - row[task] for task, row in enumerate(rows[:-1])])
 
 
+def incremental_accuracy(matrix: Matrix) -> float:
+    """Mean over all rows of the mean over the tasks learnt by then; NaN before the first."""
+    return _mean([_mean(_learnt(row)) for row in matrix])
+
+
 def capacity(net: Lifelong) -> list[float]:
-    """Per task, the fraction of all prunable weights that it owns."""
+    """Per task, the fraction of all prunable weights that it owns; 1 where every task has a network of its own."""
+    if not _partitions(net):
+        return [1.0] * len(net.learnt)
     owned = [sum(partition.owned_by(task) for partition in _partitions(net)) for task in _tasks(net)]
     return [count / _prunable_weights(net) for count in owned]
 
@@ -66,11 +80,43 @@ def capacity_per_layer(net: Lifelong) -> dict[str, list[float]]:
 
 def density(net: Lifelong) -> list[float]:
     """Per task, the fraction of all prunable weights that it uses, own and reused."""
-    used = []
-    for task in _tasks(net):
-        reused = (int(unpack_bits(p.mask(task), p.shape).sum()) for p in _partitions(net))
-        used.append(sum(reused) + sum(p.owned_by(task) for p in _partitions(net)))
+    if not _partitions(net):
+        return [1.0] * len(net.learnt)
+    used = [sum(int(_used(partition, task).sum()) for partition in _partitions(net)) for task in _tasks(net)]
     return [count / _prunable_weights(net) for count in used]
+
+
+def coded_capacity(net: Lifelong) -> float:
+    """CAP as in Winning SubNetworks (Kang et al., ICML 2022, section 4): the weights that any task owns, and the
+    Huffman-coded mask of every task, as a share of one dense fp32 network.
+
+    A mask is coded by symbols of 7 bits, as there. Weights that all tasks share need no masks.
+    """
+    if not _partitions(net):
+        return float(len(net.learnt))
+    weights = _prunable_weights(net)
+    owned = sum(int((partition.owner & TASK_BITS > 0).sum()) for partition in _partitions(net))
+    bits = 0
+    for task in _tasks(net):
+        used = torch.cat([_used(partition, task).flatten() for partition in _partitions(net)])
+        bits += 0 if bool(used.all()) else huffman_bits(used)
+    return owned / weights + bits / (8 * BYTES_OF_FP32 * weights)
+
+
+def huffman_bits(flags: Tensor) -> int:
+    """Length of the flags in a Huffman code of their symbols of 7 bits, without the table of the code."""
+    padded = pad(flags.to(torch.uint8), (0, -flags.numel() % SYMBOL)).view(-1, SYMBOL)
+    symbols = (padded.long() << torch.arange(SYMBOL, device=flags.device)).sum(1)
+    counts = [count for count in torch.bincount(symbols).tolist() if count]
+    if len(counts) == 1:
+        return int(counts[0])  # one symbol alone still takes a bit
+    heapify(counts)
+    total = 0  # every merge lengthens the codes of what it merges by a bit
+    while len(counts) > 1:
+        merged = heappop(counts) + heappop(counts)
+        total += merged
+        heappush(counts, merged)
+    return total
 
 
 def separate_bytes(net: Lifelong) -> int:
@@ -78,6 +124,12 @@ def separate_bytes(net: Lifelong) -> int:
     backbone = _prunable_weights(net) + sum(tensor.numel() for _, tensor in net.common_tensors())
     heads = sum(parameter.numel() for parameter in net.heads.parameters())
     return BYTES_OF_FP32 * (len(net.learnt) * backbone + heads)
+
+
+def _used(partition: Partition, task: int) -> Tensor:
+    """The coordinates that a task runs with, own and reused."""
+    reused: Tensor = unpack_bits(partition.mask(task), partition.shape)
+    return reused | (partition.owner & TASK_BITS == task)
 
 
 def _tasks(net: Lifelong) -> range:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from contextlib import ExitStack
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -14,13 +13,11 @@ import torch
 
 from lps.artifact.read import load
 from lps.data import Stream, stream
-from lps.errors import CapacityError, ConfigError, DivergedError, FileFormatError, StoppedError, WriteError
+from lps.errors import ConfigError, DivergedError, FileFormatError, StoppedError, WriteError
 from lps.lifelong import Lifelong
 from lps.methods import METHODS, Method
-from lps.methods.lps.phases import phases_of
-from lps.methods.lps.plan import plan_task
 from lps.models import Architecture, create
-from lps.partition import groups_with
+from lps.options import convert
 from lps.runs.checkpoint import Checkpoint, number_of
 from lps.runs.directory import (
     CONFIG,
@@ -31,6 +28,7 @@ from lps.runs.directory import (
     check_members,
     check_unused,
     make_next,
+    read_memory,
     read_records,
     write_results,
 )
@@ -38,7 +36,7 @@ from lps.runs.lock import locked
 from lps.runs.progress import Progress
 from lps.runs.settings import Settings, contradiction
 from lps.runs.signals import Request, stop_on_signals
-from lps.task import Learnt, Task, steps_per_epoch
+from lps.task import Task
 
 
 def train(
@@ -57,18 +55,20 @@ def train(
             net, records = _learnt_before(output, before, settings)
             if net is not None and len(net.learnt) == settings.tasks:
                 # Written again: a run that was killed right after its last task did not get to it.
-                return write_results(output, settings, _method(settings, net, 1), records), output
+                return write_results(output, settings, _method(settings, net), records), output
         elif output is not None:
             check_unused(output)
         benchmark = _stream(settings)
         tasks = list(benchmark)  # all of them now, so that missing data is found before the first task is learnt
-        net = net or _new_network(settings, benchmark)
-        _check_capacity(net, settings)
+        method = _method(settings, (net or _new_network(settings, benchmark)).to(device))
+        if net is not None and output is not None:
+            read_memory(output, method)
+        method.check(tasks)
         path = output or make_next(settings.benchmark)
         if before is None:
             stack.enter_context(locked(path))
             check_unused(path)  # again: another run may have started in it meanwhile
-        results = _learn(net.to(device), tasks, settings, path, records, request)
+        results = _learn(method, tasks, settings, path, records, request)
     print()  # between the log and what the command prints
     return results, path
 
@@ -81,7 +81,7 @@ def _learnt_before(path: Path, before: Settings, settings: Settings) -> tuple[Li
     if (path / MODEL).exists():
         net = load(path / MODEL)
         saved, learnt = net.metadata.stream, len(net.learnt)
-        others = [name for name in ("pattern", "sharing", "norms") if getattr(net, name) != getattr(before, name)]
+        others = [name for name, value in _modes(before).items() if getattr(net, name) != value]
         if saved is None or replace(saved, tasks=before.tasks) != before.source() or others:
             raise FileFormatError(f"{path / MODEL}: was not written by the run of {path / CONFIG}; start another run")
     checkpoint = Checkpoint(path / STATE)
@@ -90,7 +90,7 @@ def _learnt_before(path: Path, before: Settings, settings: Settings) -> tuple[Li
     if problem := contradiction(before, settings, learnt, begun=begun):
         raise ConfigError(problem)
     if net is not None:
-        records = read_records(path, net.learnt)
+        records = read_records(path, net.learnt, forgets=METHODS[before.method].forgets)
     if not begun:
         checkpoint.clear()  # of a task that is in the file: the run was killed before it could delete it
     return net, records
@@ -115,50 +115,35 @@ def _new_network(settings: Settings, benchmark: Stream) -> Lifelong:
     torch.manual_seed(settings.seed)
     backbone = create(name, **arguments)
     architecture = cast("Architecture", backbone.architecture)
-    modes = {"pattern": settings.pattern, "sharing": settings.sharing, "norms": settings.norms}
-    return Lifelong(backbone, architecture.features, **modes)
+    return Lifelong(backbone, architecture.features, **_modes(settings))
 
 
-def _method(settings: Settings, net: Lifelong, number: int) -> Method:
-    return METHODS[settings.method](net, settings.of_task(number))
+def _modes(settings: Settings) -> dict[str, str]:
+    """How the network is made, as far as the method leaves it to the settings."""
+    norms = METHODS[settings.method].norms or settings.norms
+    return {"pattern": settings.pattern, "sharing": settings.sharing, "norms": norms}
 
 
-def _check_capacity(net: Lifelong, settings: Settings) -> None:
-    """Plan every task before the first is learnt: a run that cannot fit is refused at its start."""
-    trial, tasks = deepcopy(net), settings.tasks
-    for config in (settings.of_task(task) for task in range(len(net.learnt) + 1, tasks + 1)):
-        number = len(trial.learnt) + 1
-        try:
-            plans = plan_task(trial, config)
-        except CapacityError as error:
-            share = int(1e4 * (1 - config.reserve) / tasks) / 1e4
-            raise CapacityError(f"{error}; {tasks} tasks of one size fit with an alpha of {share:g} each") from None
-        for (partition, _), plan in zip(trial.prunable(), plans, strict=True):
-            # How many groups are left does not depend on which ones a task takes.
-            groups = groups_with(partition.free(), plan.view).nonzero().squeeze(1)[: plan.keep_free]
-            partition.owner.view(plan.view).index_fill_(1, groups, number)
-            partition.spent = plan.spent
-        trial.learnt.append(Learnt(f"task {number}", 0, ""))
+def _method(settings: Settings, net: Lifelong) -> Method:
+    kind = METHODS[settings.method]
+    return kind(net, settings.of_all_tasks(), convert(settings.method_options, kind.options))
 
 
 def _learn(
-    net: Lifelong, tasks: list[Task], settings: Settings, path: Path, records: Records, request: Request
+    method: Method, tasks: list[Task], settings: Settings, path: Path, records: Records, request: Request
 ) -> dict[str, Any]:
     """Learn the remaining tasks; after each one, test all learnt tasks and save."""
-    configs = [settings.of_task(number) for number in range(1, len(tasks) + 1)]
-    steps = [
-        sum(config.epochs) * steps_per_epoch(task.train, config.batch_size)
-        for task, config in zip(tasks, configs, strict=True)
-    ]
+    net = method.net
+    steps = [method.steps(number, task) for number, task in enumerate(tasks, 1)]
+    phases = [method.phases(number) for number in range(1, len(tasks) + 1)]
     done = len(net.learnt)
     results: dict[str, Any] = {}
     checkpoint = Checkpoint(path / STATE, settings.save_every)
     with RunDirectory(path, replace(settings, output=None), done, sum(steps[:done])) as directory:
         request.checkpoint = checkpoint
-        progress = Progress([phases_of(config) for config in configs], sum(steps[done:]), directory)
+        progress = Progress(phases, sum(steps[done:]), directory)
         try:
             for number, task in enumerate(tasks[done:], start=done + 1):
-                method = _method(settings, net, number)
                 report = method.learn(task, listener=progress, checkpoint=checkpoint)
                 begin = perf_counter()
                 accuracy = [net.accuracy(i, earlier.test) for i, earlier in enumerate(tasks[:number], start=1)]

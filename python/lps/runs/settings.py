@@ -32,9 +32,10 @@ Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that determines a run; ``lps`` holds the method's settings, ``options`` those of the benchmark.
+    """Everything that determines a run; ``lps`` holds the settings of training, ``method_options`` those that only this
+    method has, ``options`` those of the benchmark.
 
-    Every field has a flag, and so has every field inside these two.
+    Every field has a flag, and so has every field inside these three.
     """
 
     benchmark: Text = option(
@@ -83,6 +84,7 @@ class Settings:
         None, "DIR", "run directory; by default the next free runs/<benchmark>-<number>", expected=TEXT
     )
     lps: LPSConfig = field(default_factory=LPSConfig)
+    method_options: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,6 +104,10 @@ class Settings:
         config = self.lps.of_task(number)
         return replace(config, alpha="rest") if self.fill_last and number == self.tasks else config
 
+    def of_all_tasks(self) -> LPSConfig:
+        """The same for all tasks."""
+        return replace(self.lps, alpha=tuple(self.of_task(number).alpha for number in range(1, self.tasks + 1)))
+
     def source(self) -> Source:
         """The source of the tasks, as ``lps.eval`` needs it; options with default values are left out."""
         defaults = asdict(own_options(self.benchmark, {}))
@@ -114,9 +120,11 @@ class Settings:
         return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)
 
 
-# Sections of a settings file; files of earlier versions have none and are read too.
+# Sections of a settings file; files of earlier versions have none and are read too. Options of a method are known by
+# its name and theirs, as in ewc.strength; in a file they stand in the section of the method's options by theirs alone.
 _SECTIONS = {
     "lps": {option.name for option in fields(LPSConfig)},
+    "method_options": {f"{name}.{option.name}" for name, kind in METHODS.items() for option in fields(kind.options)},
     "options": {option.name for benchmark in BENCHMARKS.values() for option in fields(benchmark.options)},
 }
 _OWN = {option.name for option in fields(Settings)} - set(_SECTIONS)
@@ -150,8 +158,11 @@ def settings_from(given: Mapping[str, object]) -> Settings:
     for name in given:
         if name not in _OWN.union(*_SECTIONS.values()):
             raise ConfigError(f"{shown(name)}: is no setting; --help lists them all")
-    benchmark = given.get("benchmark", Settings.benchmark)
+    benchmark, method = given.get("benchmark", Settings.benchmark), given.get("method", Settings.method)
+    if not isinstance(method, str) or method not in METHODS:
+        raise ConfigError(f"method: expected one of {', '.join(METHODS)}, got {shown(method)}")
     flat = {**preset(benchmark, given.get("preset", Settings.preset)), **given}
+    of_method = {name: value for name, value in flat.items() if name in _SECTIONS["method_options"]}
     own = own_options(
         str(benchmark),
         {name: value for name, value in flat.items() if name in _SECTIONS["options"] and value is not None},
@@ -165,10 +176,25 @@ def settings_from(given: Mapping[str, object]) -> Settings:
         {
             **{name: value for name, value in flat.items() if name in _OWN},
             "lps": {name: value for name, value in flat.items() if name in _SECTIONS["lps"]},
+            "method_options": asdict(_method_options(method, of_method)),
             "options": asdict(own),
         },
         Settings,
     )
+
+
+def _method_options(method: str, given: Mapping[str, object]) -> Any:
+    """The method's own options, checked; what is not given has its default."""
+    values = {}
+    for name, value in given.items():
+        owner, _, option_name = name.partition(".")
+        if owner != method:
+            raise ConfigError(f"{name}: is an option of {owner}, but the method is {method}; leave it out")
+        values[option_name] = value
+    try:
+        return convert(values, METHODS[method].options)
+    except ConfigError as error:
+        raise ConfigError(f"{method}.{error}") from None
 
 
 def preset(benchmark: object, name: object) -> dict[str, Any]:
@@ -206,7 +232,9 @@ def contradiction(before: Settings, now: Settings, learnt: int, *, begun: bool =
 
 def _fixed(settings: Settings) -> dict[str, object]:
     """Settings that must stay the same when a run is resumed, for all tasks."""
-    values = {**asdict(settings.lps), **asdict(settings), **settings.options, "stream_seed": settings.source().seed}
+    own = {f"{settings.method}.{name}": value for name, value in settings.method_options.items()}
+    values = {**asdict(settings.lps), **asdict(settings), **settings.options, **own}
+    values["stream_seed"] = settings.source().seed
     left_out = {*_MAY_CHANGE, *_SECTIONS, *PER_TASK}
     return {name: value for name, value in values.items() if name not in left_out}
 
@@ -219,9 +247,10 @@ def _flat(values: Mapping[object, object]) -> dict[str, object]:
             raise ConfigError(f"expected names of settings, got {shown(name)}")
         if name in _SECTIONS:
             for inner, item in _mapping(value, f"{name}: ").items():
-                if inner not in _SECTIONS[name]:
+                full = f"{values.get('method')}.{inner}" if name == "method_options" else inner
+                if full not in _SECTIONS[name]:
                     raise ConfigError(f"{name}: {shown(inner)}: is no setting of this section")
-                flat[str(inner)] = item
+                flat[str(full)] = item
         else:
             flat[name] = value
     return flat

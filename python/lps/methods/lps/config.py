@@ -66,7 +66,7 @@ class LPSConfig:
     forward and backward pass in training; weights and optimiser stay in fp32.
     """
 
-    alpha: Share | Literal["rest"] | tuple[Share, ...] = option(
+    alpha: Share | Literal["rest"] | tuple[Share | Literal["rest"], ...] = option(
         0.1, "SHARE", f"share of each layer that a task owns; {_PER_TASK}", expected=_SHARES, read=listed
     )
     beta: MaskShare | tuple[MaskShare, ...] = option(

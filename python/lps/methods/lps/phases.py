@@ -49,7 +49,7 @@ class PhasedLearner:
         draft: Draft,
         optimizer: OptimizerFactory | None,
     ) -> None:
-        self.net, self.task, self.config, self.plans = net, task, config, plans
+        self.net, self.task, self.config, self.plans, self.draft = net, task, config, plans, draft
         self.number = draft.number
         self.phases: Sequence[Phase] = phases_of(config)
         self.device = next(net.parameters()).device
@@ -88,7 +88,7 @@ class PhasedLearner:
     def _make_trainable(self, draft: Draft) -> list[nn.Parameter]:
         """Add the head; returns the parameters that are trained beside the prunable weights."""
         net = self.net
-        head = self.task.make_head(net.features).to(self.device, next(net.prunable())[1].dtype)
+        head = self.task.make_head(net.features).to(self.device, net.like.dtype)
         draft.add_head(head)
         for parameter in net.parameters():
             parameter.grad = None  # left by a backward pass of the caller
@@ -157,6 +157,10 @@ class PhasedLearner:
         logits: Tensor = self.net.heads[-1](features)
         return logits
 
+    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+        """The loss of the task alone."""
+        return loss
+
     def step(self, lr_factor: float) -> None:
         """One step of all weights from the gradients of a backward pass."""
         self.lr = self._stepper.step(lr_factor, self.rho)
@@ -188,11 +192,21 @@ class PhasedLearner:
             share = fit.report.shares[name] = reused(weight)
             fit.log(FINAL, "layer", 0, name, share=share, density=density([weight]))
 
+    def end(self) -> None:
+        """Undo what a user's own module has done to tensors that are frozen."""
+        self.draft.restore_frozen()
+
     def close(self) -> None:
         """Leave the backbone with plain parameters."""
         self._stepper.close()
 
-    def check_weights(self, fit: Fit) -> None:
+    def commit(self, task: Task, fit: Fit) -> None:
+        """Make the kept weights and masks part of the network."""
+        self._check_weights(fit)
+        spent = [plan.spent for plan in self.plans]
+        self.draft.commit(task, [weight.v for weight in self.weights], spent, fit.input_shape)
+
+    def _check_weights(self, fit: Fit) -> None:
         """Refuse infinite or NaN weights: the loss cannot show what the last step did. Buffers may hold infinities."""
         tensors = [*(weight.v for weight in self.weights), *self.net.heads[-1].state_dict(keep_vars=True).values()]
         tensors += [tensor for _, tensor in self.net.common_tensors()]

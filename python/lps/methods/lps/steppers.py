@@ -173,13 +173,13 @@ class FusedStepper:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Moments and step counts."""
         for adam, saved in zip([*self.masked, self.plain], [*state["masked"], state["plain"]], strict=True):
-            _load_moments(adam, saved["state"])
+            load_moments(adam, saved["state"])
 
     def close(self) -> None:
         """The parameters are the backbone's own already."""
 
 
-def _load_moments(adam: torch.optim.Optimizer, state: dict[int, dict[str, Tensor]]) -> None:
+def load_moments(adam: torch.optim.Optimizer, state: dict[int, dict[str, Tensor]]) -> None:
     """Moments and step counts; everything else in the state of an optimiser follows from the settings."""
     known = adam.state_dict()
     parameters = [parameter for group in adam.param_groups for parameter in group["params"]]

@@ -1,0 +1,195 @@
+"""Methods that keep changing the weights that all tasks share: what they have in common.
+
+The backbone is trained as a whole by Adam in every task, with a head per task. Every task then runs with the weights of
+the latest one, so earlier tasks may be forgotten; methods differ by what they do against that. In the file all weights
+belong to task 1, and every later task reuses all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from lps.draft import Draft
+from lps.errors import FileFormatError
+from lps.methods.base import Method
+from lps.methods.fit import Fit, Phase
+from lps.methods.lps.steppers import load_moments
+from lps.partition import is_sound
+from lps.runs.checkpoint import fitting
+from lps.task import Task
+
+if TYPE_CHECKING:
+    from lps.methods.lps.config import TaskConfig
+
+
+class Dense(Method):
+    """Trains all weights in every task; ``task_learner`` is what a subclass changes."""
+
+    forgets = True
+    task_learner: ClassVar[type[DenseLearner]]
+
+    def learner(self, task: Task, config: TaskConfig, draft: Draft) -> DenseLearner:
+        """A learner of the method's own kind."""
+        return self.task_learner(self, task, config, draft)
+
+
+class DenseLearner:
+    """Trains the whole backbone and the head of one task; a method overrides what it does otherwise.
+
+    ``memory`` is what the method's ``memory`` becomes once the task is committed. The shared parameters are those of
+    the backbone, by name.
+    """
+
+    rho = 0.0  # there is no penalty to log
+
+    def __init__(self, method: Dense, task: Task, config: TaskConfig, draft: Draft) -> None:
+        self.method, self.task, self.config, self.draft = method, task, config, draft
+        self.net, self.own, self.number = method.net, method.own, draft.number
+        self.phases: Sequence[Phase] = method.phases(draft.number)
+        self.device = next(self.net.backbone.parameters()).device
+        self.memory = dict(method.memory)
+        self.lr = 0.0
+        self.head = task.make_head(self.net.features).to(self.device, self.net.like.dtype)
+        draft.add_head(self.head)
+        for parameter in self.net.parameters():
+            parameter.grad = None  # left by a backward pass of the caller
+        self._start()
+        self.shared = dict(self.net.backbone.named_parameters())
+        for parameter in self.shared.values():
+            parameter.requires_grad_(True)
+            parameter.data = parameter.data.contiguous()
+        self.begin_task()
+        parameters = [*self.shared.values(), *self.trained_beside()]
+        self.optimizer = torch.optim.Adam(parameters, config.lr, fused=True)
+
+    @torch.no_grad()
+    def _start(self) -> None:
+        """Go on from the weights of the task before; the backbone may hold those of any."""
+        if self.number > 1:
+            for partition, weight in self.net.prunable():
+                partition.compose(self.number - 1, out=weight)
+            for tensor, value in self.net.private_pairs(self.number - 1):
+                tensor.copy_(value)
+
+    # What a method overrides.
+
+    def begin_task(self) -> None:
+        """Called before the first step, also of a resumed task: the backbone is as the task before left it."""
+
+    def trained_beside(self) -> list[nn.Parameter]:
+        """The parameters that are trained beside the shared ones."""
+        return list(self.head.parameters())
+
+    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+        """What is minimised."""
+        return loss
+
+    def before_update(self) -> None:
+        """Change the gradients before the optimiser uses them."""
+
+    def after_update(self) -> None:
+        """Called when the optimiser has moved the weights."""
+
+    def finish(self) -> None:
+        """Called after the last step, in eval mode: make ``memory``."""
+
+    def extra_state(self) -> dict[str, Any]:
+        """What the method has gathered within the task so far, for a saved state."""
+        return {}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore it."""
+
+    # What the loop calls.
+
+    def begin_phase(self, phase: str, fit: Fit) -> None:
+        """There is one phase, and all is ready."""
+
+    def begin_epoch(self) -> None:
+        """To training mode, normalisation too: its statistics go on changing, unless a task keeps a copy of its own."""
+        self.net.train()
+        for module in self.net.backbone.modules():
+            if isinstance(module, _NormBase):
+                module.train()
+
+    def before_step(self, phase: str, step: int, fit: Fit) -> None:
+        """Nothing."""
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Logits of the task being learnt; the features stay at hand for the method."""
+        self.features = self.net.backbone(inputs)
+        self.net.check_features(self.features)
+        logits: Tensor = self.head(self.features)
+        return logits
+
+    def step(self, lr_factor: float) -> None:
+        """One step of Adam."""
+        self.before_update()
+        self.lr = self.config.lr * lr_factor
+        self.optimizer.param_groups[0]["lr"] = self.lr
+        self.optimizer.step()
+        self.after_update()
+        self.optimizer.zero_grad()
+
+    def validate(self) -> float:
+        """Accuracy on the validation examples, in fp32; NaN if there are none."""
+        torch.clear_autocast_cache()
+        validation = self.task.validation
+        if validation is None:
+            return float("nan")
+        return self.net.accuracy(self.number, validation, loader=self.task.loader)
+
+    def end(self) -> None:
+        """Let the method look at the trained network."""
+        self.net.eval()
+        self.finish()
+
+    def close(self) -> None:
+        """The backbone's parameters are plain."""
+
+    def commit(self, task: Task, fit: Fit) -> None:
+        """Let all tasks run with the weights of this one."""
+        for name, tensor in self._state_tensors():
+            if not is_sound(tensor.detach().contiguous(), infinite=not isinstance(tensor, nn.Parameter)):
+                raise fit.diverged(f"{name} became infinite or NaN", self.phases[-1].name, self.phases[-1].epochs)
+        self.draft.commit_whole(task, fit.input_shape)
+        self.method.memory = self.memory
+
+    def _state_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor that learning a task can change; looked up anew, as a module may replace a buffer."""
+        yield from self.net.backbone.named_parameters()
+        yield from self.net.backbone.named_buffers()
+        yield from self.net.heads.state_dict(prefix="heads.", keep_vars=True).items()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, buffers, heads, optimiser, and what the method gathers."""
+        return {
+            "lr": self.lr,
+            "tensors": [tensor for _, tensor in self._state_tensors()],
+            "optimizer": self.optimizer.state_dict(),
+            "extra": self.extra_state(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any], phase: str | None) -> None:
+        """Restore a state of this task."""
+        for (name, tensor), values in zip(self._state_tensors(), state["tensors"], strict=True):
+            tensor.copy_(fitting(name, values, tensor))
+        load_moments(self.optimizer, state["optimizer"]["state"])
+        self.load_extra_state(state["extra"])
+        self.lr = float(state["lr"])
+
+
+def fitting_all(where: str, values: object, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The values that a memory holds for tensors by name, on their devices; those of others are refused."""
+    if not isinstance(values, dict) or values.keys() != like.keys():
+        raise FileFormatError(f"{where}: expected a tensor for each of {', '.join(like)}")
+    return {name: fitting(f"{where} of {name}", values[name], like[name]).to(like[name].device) for name in like}
+
+
+Dense.task_learner = DenseLearner
