@@ -163,13 +163,21 @@ def settings_from(given: Mapping[str, object]) -> Settings:
         raise ConfigError(f"method: expected one of {', '.join(METHODS)}, got {shown(method)}")
     flat = {**preset(benchmark, given.get("preset", Settings.preset)), **given}
     of_method = {name: value for name, value in flat.items() if name in _SECTIONS["method_options"]}
-    own = {name: value for name, value in flat.items() if name in _SECTIONS["options"] and value is not None}
+    own = own_options(
+        str(benchmark),
+        {name: value for name, value in flat.items() if name in _SECTIONS["options"] and value is not None},
+    )
+    count = known(benchmark).count
+    if count is not None and not {"tasks", "alpha"} <= given.keys():
+        data_dir = flat.get("data_dir")
+        tasks = count(own, Path(data_dir) if isinstance(data_dir, str) and data_dir else None)
+        flat = {**flat, "tasks": tasks, "alpha": 1 / tasks, **given}
     return convert(
         {
             **{name: value for name, value in flat.items() if name in _OWN},
             "lps": {name: value for name, value in flat.items() if name in _SECTIONS["lps"]},
             "method_options": asdict(_method_options(method, of_method)),
-            "options": asdict(own_options(str(benchmark), own)),
+            "options": asdict(own),
         },
         Settings,
     )
