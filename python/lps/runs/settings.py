@@ -127,7 +127,7 @@ class Settings:
     def flat(self) -> dict[str, object]:
         """All settings by name, without sections."""
         own = {name: value for name, value in asdict(self).items() if name not in _SECTIONS}
-        return {**own, **asdict(self.lps), **self.options}
+        return {**asdict(self.lps), **own, **self.options}
 
     def to_yaml(self) -> str:
         """The same settings as a file for ``--config``."""
