@@ -237,11 +237,13 @@ class RunDirectory:
         self._loggers.resumed(self._steps + place.steps)
 
     def row(self, row: Row) -> None:
-        """Add a line to metrics.csv and tell its values to the loggers."""
+        """Tell the values to the loggers and add a line to metrics.csv.
+
+        In this order: after a kill in between, the row is told again rather than never.
+        """
         text = io.StringIO()
         csv.writer(text).writerow([_known(value) for value in astuple(row)])
         line = text.getvalue()
-        self._table.add(line.encode())
         values = {option.name: getattr(row, option.name) for option in fields(Row) if option.name not in _PLACE}
         curves = "/".join(filter(None, (f"task {row.task}", row.layer)))
         self._loggers.add(
@@ -249,6 +251,7 @@ class RunDirectory:
             self._steps + row.step,
             again=_place_of(line.rstrip()) in self._again,
         )
+        self._table.add(line.encode())
 
     def save(self, net: Lifelong, method: Method, records: Records, steps: int) -> dict[str, Any]:
         """Write the network and the results after a task of ``steps`` steps."""
