@@ -28,7 +28,7 @@ from tests.runs.tfevents import event_files
 from tests.runs.wandb_file import config_in, history_in
 
 SMALL = ("--output", "run", "--epochs", "1,2,1", "--threads", "1", "--tasks", "2")
-LONG = (*SMALL, "--epochs", "1,400,1", "--tasks", "1", "--save-every", "0.3")
+LONG = (*SMALL, "--epochs", "1,150,1", "--tasks", "1", "--save-every", "0.3")
 CLEAN = {name: value for name, value in ENVIRONMENT.items() if not name.startswith(("WANDB_", "MLFLOW_"))}
 TIMEOUT = 120  # seconds after which a run counts as hanging
 
@@ -137,6 +137,7 @@ def test_a_run_is_in_the_tool(tmp_path: Path, tool: str) -> None:
         assert (config["benchmark"], config["epochs"]) == ("permuted-digits", [1, 2, 1])
 
 
+@pytest.mark.slow
 @TOOLS
 def test_a_stopped_run_goes_on_in_the_same_place(tmp_path: Path, tool: str) -> None:
     """SIGTERM to the whole group: nothing is lost, nothing is there twice."""
@@ -164,6 +165,7 @@ def test_a_stopped_run_goes_on_in_the_same_place(tmp_path: Path, tool: str) -> N
         assert [file.name for file in wandb_files(run)] == [f"run-{name}.wandb"] * 2
 
 
+@pytest.mark.slow
 @TOOLS
 def test_steps_that_a_killed_run_takes_again(tmp_path: Path, tool: str) -> None:
     """MLflow lacks none, and holds at most one row twice; W&B may lack those of the last second."""
@@ -185,6 +187,7 @@ def test_steps_that_a_killed_run_takes_again(tmp_path: Path, tool: str) -> None:
     assert twice <= 1
 
 
+@pytest.mark.slow
 def test_a_tool_that_dies(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="needs the extra wandb")
     with started(tmp_path, *LONG, "--log", "wandb") as process:
@@ -195,6 +198,7 @@ def test_a_tool_that_dies(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "model.lps").exists()
 
 
+@pytest.mark.slow
 def test_a_tool_that_hangs(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="needs the extra wandb")
     hurried = "import sys; from lps.runs.loggers import wandb_run; wandb_run.MOST_SECONDS = 2; from lps import train; "
@@ -207,9 +211,11 @@ def test_a_tool_that_hangs(tmp_path: Path) -> None:
         service = service_of(process)
         os.kill(service, signal.SIGSTOP)
         try:
-            _, sentence = process.communicate(timeout=TIMEOUT)
+            process.wait(TIMEOUT)
         finally:
             os.kill(service, signal.SIGKILL)
+        assert process.stderr is not None
+        sentence = process.stderr.read()
     assert process.returncode == 0
     assert "log: wandb failed: it did not end within 2 seconds" in sentence
     assert sentence.count("\n") == 1
