@@ -113,7 +113,7 @@ def _theirs(name: str, data_dir: Path, tasks: int, threads: int) -> Result:
         values |= {"epochs": sum(EPOCHS), "batch_size": BATCH, "lr": RATE, "dropout": DROPOUT, "threads": threads}
         request.write_text(json.dumps(values))
         # In a home of its own: it writes a folder there.
-        answer = _run([str(python), "-I", str(WORKER), str(request)], NAME, {"HOME": folder})
+        answer = _run([str(python), "-I", str(WORKER), str(request)], NAME, HOME=folder)
     result = json.loads(answer)
     return Result(result["accuracy"][-1], result["seconds"] / result["steps"])
 
@@ -144,7 +144,7 @@ def _steps(tasks: int) -> int:
     return tasks * sum(EPOCHS) * -(-54_000 // BATCH)  # of the 60,000 images a tenth is for validation
 
 
-def _run(command: Sequence[str], what: str, variables: dict[str, str] = {}) -> str:
+def _run(command: Sequence[str], what: str, **variables: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **variables})
     if done.returncode:
         raise UnavailableError(f"{what} failed: {last_line(done.stderr)}")

@@ -2,8 +2,8 @@
 
 Run by the Python of Avalanche's own virtual environment, which has none of this project's packages:
 ``python avalanche_worker.py REQUEST.json``. The request names the strategy, its arguments, a file with the tasks (.npz:
-``train``, ``train_labels``, ``test``, ``test_labels``, ``orders``), epochs, batch size, learning rate, dropout, seed and
-threads. Prints a JSON object: the accuracy matrix, the seconds of training and its steps.
+``train``, ``train_labels``, ``test``, ``test_labels``, ``orders``), epochs, batch size, learning rate, dropout, seed
+and threads. Prints a JSON object: the accuracy matrix, the seconds of training and its steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 HIDDEN, CLASSES = 2000, 10
-TORCHVISION = torch.library.Library("torchvision", "FRAGMENT")  # its declarations last as long as it does
+# Its declarations last as long as it does.
+TORCHVISION = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 class Net(nn.Module):
@@ -58,7 +59,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     """Learn all tasks and test all of them after each."""
     strategy, offset = _strategy(request)
     train, test = _streams(request, offset)
-    matrix, seconds, steps = [], 0.0, 0
+    matrix: list[list[float]] = []
+    seconds, steps = 0.0, 0
     for experience, (inputs, _) in zip(train, _tasks(request, "train"), strict=True):
         begin = perf_counter()
         strategy.train(experience)
@@ -104,7 +106,7 @@ def _strategy(request: dict[str, Any]) -> tuple[Any, int]:
 def _let_torchvision_load() -> None:
     """Declare the operators that torchvision's compiled part would bring: built for CUDA, it may not load."""
     for name in ("nms", "qnms"):
-        TORCHVISION.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        TORCHVISION.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
 
 
 def _tasks(request: dict[str, Any], part: str) -> list[tuple[Tensor, Tensor]]:
