@@ -100,9 +100,8 @@ class Settings:
             value, choices = getattr(self, chosen.name), chosen.metadata.get("choices")
             if choices and value not in choices:
                 raise ConfigError(f"{chosen.name}: expected {chosen.metadata['expected']}, got {shown(value)}")
-        for name in self.loggers:
-            if name not in LOGGERS:
-                raise ConfigError(f"log: expected one or several of {', '.join(LOGGERS)}, got {shown(name)}")
+        if not LOGGERS.keys() >= set(self.loggers):
+            raise ConfigError(f"log: expected one or several of {', '.join(LOGGERS)}, got {shown(self.log)}")
 
     @property
     def loggers(self) -> tuple[str, ...]:
