@@ -40,7 +40,7 @@ def test_with_the_real_library(library: str, tmp_path: Path) -> None:
     (site / "beside.pth").write_text(f"{torch_is_in}\n")
     python = folder / "bin" / "python"
     for packages in PACKAGES[library]:
-        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
+        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     root = Path(__file__).parents[2]

@@ -36,7 +36,7 @@ def tasks_of(benchmark: Any, *, validation: float = VALIDATION, seed: int = 0) -
 
 
 class LifelongModel(MultiTaskModule):  # type: ignore[misc]
-    """A :class:`lps.Lifelong` network as Avalanche calls it: with Avalanche's task labels and the labels of its data."""
+    """A :class:`lps.Lifelong` network as Avalanche calls it: with its task labels and the labels of its data."""
 
     def __init__(self, net: Lifelong) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class LifelongModel(MultiTaskModule):  # type: ignore[misc]
         labels = torch.as_tensor(task_labels, device=x.device).expand(len(x))
         width = max((max(classes) for _, classes in self.tasks.values()), default=0) + 1
         logits = x.new_full((len(x), max(width, self.max_class_label)), -torch.inf)
-        for label in labels.unique().tolist():
+        for label in sorted(set(labels.tolist())):
             rows = (labels == label).nonzero().squeeze(1)
             if label in self.tasks:
                 task, classes = self.tasks[label]
