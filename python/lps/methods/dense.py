@@ -207,7 +207,7 @@ def protected(net: Lifelong) -> dict[str, nn.Parameter]:
     return found
 
 
-def gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
     """The gradients of a backward pass, which are made zero where the loss does not depend on a parameter."""
     found = []
     for parameter in parameters:

@@ -1,10 +1,10 @@
-"""Elastic weight consolidation (Kirkpatrick et al., PNAS 2017): weights that earlier tasks depend on are held by springs.
+"""Elastic weight consolidation (Kirkpatrick et al., PNAS 2017): weights that earlier tasks depend on are held fast.
 
-While a task is learnt, Eq. (3) adds lambda/2 F (theta - theta*)^2 for every weight, with the weights theta* that an
-earlier task ended with and its Fisher information F, the diagonal of E[grad log p(y|x)^2] over its training inputs and
-over y as the network itself predicts it. There is one such term for each earlier task, as in the paper. Their sum is
-again one spring, of strength sum(F) about the mean of all theta* weighted by F: that is all the memory, whatever the
-number of tasks.
+While a task is learnt, Eq. (3) adds a spring to every weight, lambda/2 F (theta - theta*)^2, with the weights theta*
+that an earlier task ended with and its Fisher information F: the diagonal of E[grad log p(y|x)^2] over its training
+inputs and over y as the network itself predicts it. There is one such term for each earlier task, as in the paper. Their
+sum is again one spring, of strength sum(F) about the mean of all theta* weighted by F: that is all the memory, whatever
+the number of tasks.
 
 A task's own loss has no part in the Fisher information, so class weights are left out of it.
 """
@@ -54,7 +54,7 @@ class EWCLearner(DenseLearner):
     def begin_task(self) -> None:
         """Look up what is held."""
         self.held = protected(self.net)
-        self.weights = list(self.held.values())
+        self.weights: list[Tensor] = list(self.held.values())
 
     @torch.no_grad()
     def before_update(self) -> None:
@@ -116,7 +116,7 @@ def fisher_information(
     fisher = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     names = {id(parameter): name for name, parameter in parameters.items()}
     with _calls_of_linears(backbone) as calls:
-        for chunk in inputs.split(CHUNK):
+        for chunk in torch.split(inputs, CHUNK):
             calls.clear()
             terms = _terms(head(backbone(chunk)))
             once = {
@@ -128,7 +128,7 @@ def fisher_information(
                         fisher[names[id(tensor)]] += squares
             done = {id(tensor) for layer in once for tensor in (layer.weight, layer.bias)}
             rest = [name for name, parameter in parameters.items() if id(parameter) not in done]
-            for example in chunk.split(1) if rest else ():
+            for example in torch.split(chunk, 1) if rest else ():
                 for term in _terms(head(backbone(example))):
                     found = torch.autograd.grad(
                         term.sum(), [parameters[name] for name in rest], retain_graph=True, materialize_grads=True

@@ -58,7 +58,7 @@ class GEMLearner(DenseLearner):
 
     def begin_task(self) -> None:
         """Make room for the gradients of all earlier tasks."""
-        self.weights = list(protected(self.net).values())
+        self.weights: list[Tensor] = list(protected(self.net).values())
         if self.number > 1:
             solver()
             length = sum(weight.numel() for weight in self.weights)
@@ -74,7 +74,7 @@ class GEMLearner(DenseLearner):
         own = gradients(self.weights)
         change = correction(torch.cat([part.flatten() for part in own]), self.rows, self.own.margin)
         if change is not None:
-            parts = change.split([weight.numel() for weight in self.weights])
+            parts = torch.split(change, [weight.numel() for weight in self.weights])
             torch._foreach_add_(own, [part.view_as(old) for part, old in zip(parts, own, strict=True)])
 
     def _gradient_of(self, index: int) -> Sequence[Tensor]:
@@ -124,15 +124,11 @@ class GEM(Dense):
     def load_memory(self, memory: dict[str, Any]) -> None:
         """Examples of every learnt task, with labels that its head has."""
         device, shape = self.net.like.device, self.net.metadata.input_shape
-        kept: dict[str, list[Tensor]] = {name: list(_tensors(memory, name)) for name in (INPUTS, LABELS, WEIGHTS)}
-        for name, tensors in kept.items():
-            if len(tensors) != len(self.learnt):
-                raise FileFormatError(
-                    f"{name}: expected a tensor for each of {len(self.learnt)} tasks, got {len(tensors)}"
-                )
-        for inputs, labels, weights, learnt in zip(*kept.values(), self.learnt, strict=True):
+        kept = {name: _tensors(memory, name, len(self.learnt)) for name in (INPUTS, LABELS, WEIGHTS)}
+        for index, learnt in enumerate(self.learnt):
+            inputs, labels, weights = (tensors[index] for tensors in kept.values())
             fit = list(inputs.shape) == [len(labels), *shape] and labels.dtype == torch.long and labels.dim() == 1
-            known = len(labels) and 0 <= int(labels.min()) and int(labels.max()) < learnt.classes
+            known = len(labels) and int(labels.min()) >= 0 and int(labels.max()) < learnt.classes
             if not fit or not known or (weights.shape, weights.dtype) != ((learnt.classes,), torch.float32):
                 raise FileFormatError(
                     f"task {learnt.name}: expected remembered examples {shape} with labels of {learnt.classes} classes"
@@ -140,10 +136,10 @@ class GEM(Dense):
         self.memory = {name: [tensor.to(device) for tensor in tensors] for name, tensors in kept.items()}
 
 
-def _tensors(memory: dict[str, Any], name: str) -> list[Tensor]:
+def _tensors(memory: dict[str, Any], name: str, count: int) -> list[Tensor]:
     values = memory.get(name)
-    if not isinstance(values, list) or not all(isinstance(value, Tensor) for value in values):
-        raise FileFormatError(f"{name}: expected a list of tensors")
+    if not isinstance(values, list) or len(values) != count or not all(isinstance(value, Tensor) for value in values):
+        raise FileFormatError(f"{name}: expected a tensor for each of {count} tasks")
     return values
 
 

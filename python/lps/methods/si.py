@@ -2,8 +2,8 @@
 
 Eq. (3): every weight adds up what its steps took off the task's loss, omega = -sum(gradient * step), the path integral
 of the gradient. Eq. (5): its importance is the sum over tasks of omega / (change^2 + xi), with the weight's change over
-the task. Eq. (4): while a task is learnt, c * importance * (theta - start)^2 is added for every weight, with the weights
-that the task started from. The gradient in omega is that of the task's loss alone, without this term.
+the task. Eq. (4): while a task is learnt, c * importance * (theta - start)^2 is added for every weight, with the
+weights that the task started from. The gradient in omega is that of the task's loss alone, without this term.
 
 As in the authors' code, an importance below 0 counts as 0: it would push the weight away. The defaults of c and xi are
 those that the paper uses for permuted MNIST.
@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import torch
 from msgspec import Meta
+from torch import Tensor
 
 from lps.methods.dense import Dense, DenseLearner, fitting_all, gradients, protected
 from lps.options import option
@@ -44,7 +45,7 @@ class SILearner(DenseLearner):
     def begin_task(self) -> None:
         """Keep the weights that the task starts from."""
         self.held = protected(self.net)
-        self.weights = list(self.held.values())
+        self.weights: list[Tensor] = list(self.held.values())
         self.start = [weight.detach().clone() for weight in self.weights]
         self.before = [torch.empty_like(weight) for weight in self.start]
         self.path = [torch.zeros_like(weight) for weight in self.start]
