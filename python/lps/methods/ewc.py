@@ -2,9 +2,9 @@
 
 While a task is learnt, Eq. (3) adds a spring to every weight, lambda/2 F (theta - theta*)^2, with the weights theta*
 that an earlier task ended with and its Fisher information F: the diagonal of E[grad log p(y|x)^2] over its training
-inputs and over y as the network itself predicts it. There is one such term for each earlier task, as in the paper. Their
-sum is again one spring, of strength sum(F) about the mean of all theta* weighted by F: that is all the memory, whatever
-the number of tasks.
+inputs and over y as the network itself predicts it. There is one such term for each earlier task, as in the paper.
+Their sum is again one spring, of strength sum(F) about the mean of all theta* weighted by F: that is all the memory,
+whatever the number of tasks.
 
 A task's own loss has no part in the Fisher information, so class weights are left out of it.
 """

@@ -127,9 +127,14 @@ class GEM(Dense):
         kept = {name: _tensors(memory, name, len(self.learnt)) for name in (INPUTS, LABELS, WEIGHTS)}
         for index, learnt in enumerate(self.learnt):
             inputs, labels, weights = (tensors[index] for tensors in kept.values())
-            fit = list(inputs.shape) == [len(labels), *shape] and labels.dtype == torch.long and labels.dim() == 1
-            known = len(labels) and int(labels.min()) >= 0 and int(labels.max()) < learnt.classes
-            if not fit or not known or (weights.shape, weights.dtype) != ((learnt.classes,), torch.float32):
+            fit = (
+                (weights.shape, weights.dtype) == ((learnt.classes,), torch.float32)
+                and (labels.dim(), labels.dtype) == (1, torch.long)
+                and list(inputs.shape[1:]) == shape
+                and len(inputs) == len(labels) > 0
+                and 0 <= int(labels.min()) <= int(labels.max()) < learnt.classes
+            )
+            if not fit:
                 raise FileFormatError(
                     f"task {learnt.name}: expected remembered examples {shape} with labels of {learnt.classes} classes"
                 )
