@@ -81,9 +81,8 @@ def test_no_step_goes_against_a_remembered_task(norms: str) -> None:
         learner.begin_epoch()
         statistics = {name: buffer.clone() for name, buffer in net.backbone.named_buffers()}
         # The loss to fall is the negative of an earlier one, so that the constraint must act.
-        for weight, part in zip(
-            learner.weights, wanted[0].split([weight.numel() for weight in learner.weights]), strict=True
-        ):
+        parts = torch.split(wanted[0], [weight.numel() for weight in learner.weights])
+        for weight, part in zip(learner.weights, parts, strict=True):
             weight.grad = -part.view_as(weight)
         learner.before_update()
         torch.testing.assert_close(learner.rows, torch.stack(wanted), rtol=1e-4, atol=1e-6)

@@ -54,7 +54,7 @@ def test_every_earlier_head_adds_its_term() -> None:
         assert start.item() == pytest.approx(2.0, abs=1e-5)  # the network is still the old one
         with torch.no_grad():
             for weight in (*learner.shared.values(), *net.heads.parameters()):
-                weight += 0.1 * torch.randn_like(weight)
+                weight.add_(torch.randn_like(weight), alpha=0.1)
         learner.logits(inputs)
         now = [net.heads[index](learner.features) for index in (0, 1)]
         terms = sum(distillation(new, old, 1.5) for new, old in zip(now, before, strict=True))
@@ -84,7 +84,7 @@ def test_bf16_and_class_weights_are_learnt() -> None:
 def test_what_it_cannot_learn_is_refused() -> None:
     with pytest.raises(ConfigError, match="lwf expects cross entropy"):
         LwF(toy_net(), QUICK).check([replace(toy_task(1), loss=nn.CrossEntropyLoss())])
-    with pytest.raises(ConfigError, match="norms: lwf .* got per-task"):
+    with pytest.raises(ConfigError, match=r"norms: lwf .* got per-task"):
         LwF(Lifelong(toy_mlp(), 16, norms="per-task"), QUICK).learn(toy_task(1))
     with pytest.raises(FileFormatError, match="expected nothing"):
         LwF(toy_net(), QUICK).load_memory({"teacher": 1})
