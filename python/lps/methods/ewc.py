@@ -42,7 +42,7 @@ class EWCOptions:
         100.0, "LAMBDA", "how strongly weights are held, lambda of Eq. (3)", expected="a number from 0 to 1e9"
     )
     fisher_samples: Annotated[int, Meta(ge=1, le=10**7)] = option(
-        500, "N", "training examples that the Fisher information is taken over", expected="1 to 10,000,000"
+        200, "N", "training examples that the Fisher information is taken over", expected="1 to 10,000,000"
     )
 
 
