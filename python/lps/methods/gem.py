@@ -7,7 +7,7 @@ g + sum((v_k + gamma) g_k). As in the paper, gamma favours steps that help earli
 
 Constraints are on the weights that all tasks share; the head of an earlier task stays as it is. The remembered
 examples are seen in eval mode, as the task will be asked for them: without dropout, and with the statistics of
-normalisation layers as they are. The defaults are those of the paper for permuted MNIST.
+normalisation layers as they are.
 """
 
 from __future__ import annotations
@@ -171,10 +171,10 @@ def correction(gradient: Tensor, rows: Tensor, margin: float = 0.0) -> Tensor | 
     if not bool((products < 0).any()):
         return None
     gram = rows @ rows.T
-    lengths = gram.diagonal().sqrt()
-    used = lengths > 0  # a task that has no gradient is not in the way
     if not bool(gram.isfinite().all()):
         return None  # learning has diverged, which the training loop reports
+    lengths = gram.diagonal().sqrt()
+    used = lengths > 0  # a task that has no gradient is not in the way
     unit = lengths[used].double().cpu()
     matrix = gram[used][:, used].double().cpu() / torch.outer(unit, unit)
     matrix = (matrix + matrix.T) / 2 + RIDGE * torch.eye(len(unit), dtype=torch.float64)

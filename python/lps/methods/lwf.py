@@ -45,8 +45,9 @@ class LwFLearner(DenseLearner):
 
     def begin_task(self) -> None:
         """Copy the network as it is before the task."""
-        self.old_backbone = deepcopy(self.net.backbone).eval()
-        self.old_heads = deepcopy(self.net.heads[: self.number - 1]).eval()
+        if self.number > 1:
+            self.old_backbone = deepcopy(self.net.backbone).eval()
+            self.old_heads = deepcopy(self.net.heads[: self.number - 1]).eval()
 
     def trained_beside(self) -> list[nn.Parameter]:
         """All heads."""

@@ -5,8 +5,7 @@ of the gradient. Eq. (5): its importance is the sum over tasks of omega / (chang
 the task. Eq. (4): while a task is learnt, c * importance * (theta - start)^2 is added for every weight, with the
 weights that the task started from. The gradient in omega is that of the task's loss alone, without this term.
 
-As in the authors' code, an importance below 0 counts as 0: it would push the weight away. The defaults of c and xi are
-those that the paper uses for permuted MNIST.
+An importance below 0 counts as 0: it would push the weight away.
 """
 
 from __future__ import annotations
@@ -30,10 +29,13 @@ class SIOptions:
     """Options of :class:`SI`."""
 
     strength: Annotated[float, Meta(ge=0, le=1e9)] = option(
-        0.1, "C", "how strongly weights are held, c of Eq. (4)", expected="a number from 0 to 1e9"
+        1.0, "C", "how strongly weights are held, c of Eq. (4)", expected="a number from 0 to 1e9"
     )
     damping: Annotated[float, Meta(gt=0, le=1e9)] = option(
-        0.1, "XI", "keeps the importance of weights that hardly moved finite, xi of Eq. (5)", expected="above 0, to 1e9"
+        0.001,
+        "XI",
+        "keeps the importance of weights that hardly moved finite, xi of Eq. (5)",
+        expected="above 0, to 1e9",
     )
 
 
