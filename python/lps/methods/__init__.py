@@ -7,7 +7,9 @@ from lps.methods.finetune import Finetune
 from lps.methods.lps import LPS
 from lps.methods.packnet import PackNet
 from lps.methods.single import Single
+from lps.methods.supsup import SupSup
+from lps.methods.wsn import WSN
 
 __all__ = ["METHODS", "Method"]
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (LPS, PackNet, Single, Finetune)}
+METHODS: dict[str, type[Method]] = {method.name: method for method in (LPS, PackNet, WSN, SupSup, Single, Finetune)}

@@ -24,7 +24,7 @@ from lps.partition import Partition, parts
 from lps.runs.checkpoint import fitting
 from lps.task import Task, steps_per_epoch
 from lps_kernels import Selection, pack_bits, unpack_bits
-from lps_kernels.owner import KEPT_BIT, TASK_BITS, free_coordinates, is_kept
+from lps_kernels.owner import free_coordinates, is_kept
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
@@ -167,9 +167,7 @@ class PhasedLearner(SplitLearner):
             if not (0 <= free <= weight.plan.free and 0 <= owned <= weight.plan.owned):
                 raise FileFormatError(f"keep of {weight.partition.name}: expected counts of its groups, got {keep}")
             weight.selection.keep_free, weight.selection.keep_owned = int(free), int(owned)
-            flags = unpack_bits(kept.to(self.device), weight.v.shape)
-            owner = weight.partition.owner
-            owner.copy_((owner & TASK_BITS) | flags.to(torch.uint8) * KEPT_BIT)
+            weight.partition.set_kept(unpack_bits(kept.to(self.device), weight.v.shape))
         self.load_common_state(state)
         if phase is not None:
             self._make_ready(phase)
