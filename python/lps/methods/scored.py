@@ -141,8 +141,11 @@ class ScoredLearner(SplitLearner):
         """The values of free weights before the first task, from randomly drawn ones."""
         return drawn
 
-    def move_weights(self) -> None:
-        """Step the weights, after the scores and before the gradients are cleared."""
+    def before_scores(self) -> None:
+        """Called before a step of the scores, with the effective weights of the forward pass and their gradients."""
+
+    def after_scores(self) -> None:
+        """Called after it, with the next effective weights."""
 
     # What the loop calls.
 
@@ -155,12 +158,12 @@ class ScoredLearner(SplitLearner):
     def step(self, lr_factor: float) -> None:
         """One step of Adam for the scores with the next selection, and one for everything else."""
         self.lr = self.config.lr * lr_factor
+        self.before_scores()
         for adam in (self.adam, self.plain):
             adam.param_groups[0]["lr"] = self.lr
             adam.step()
-        self.move_weights()
-        self.adam.zero_grad()
-        self.plain.zero_grad()
+            adam.zero_grad()
+        self.after_scores()
 
     @torch.no_grad()
     def refresh(self) -> None:
