@@ -26,7 +26,7 @@ def backbone() -> nn.Sequential:
     return nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU())
 
 
-def make(name: str, **settings: str) -> Scored:
+def make(name: str, **settings: Any) -> Scored:
     """The method on a network without tasks."""
     method = METHODS[name](Lifelong(backbone(), 16, **settings), CONFIG, ShareOption(SHARE))
     assert isinstance(method, Scored)

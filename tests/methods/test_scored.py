@@ -48,15 +48,25 @@ def test_scores_get_the_gradient_times_the_weight(name: str) -> None:
 
 
 @both
-@pytest.mark.parametrize("pattern", ["column", "filter", "channel"])
-def test_groups_of_weights_are_refused(name: str, pattern: str) -> None:
-    method = make(name, pattern=pattern)
-    expected = f"^pattern: {name} selects single weights, got {pattern}; leave it out$"
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("pattern", "column"), ("pattern", "filter"), ("pattern", "channel"), ("sharing", "structured")],
+)
+def test_groups_of_weights_are_refused(name: str, setting: str, value: str) -> None:
+    method = make(name, **{setting: value})
+    expected = f"^{setting}: {name} selects single weights, got {value}; leave it out$"
     with pytest.raises(ConfigError, match=expected):
         method.check(TASKS)
     with pytest.raises(ConfigError, match=expected):
         method.learn(TASKS[0])
     assert not method.learnt
+
+
+@both
+def test_a_network_without_prunable_weights_is_refused(name: str) -> None:
+    method = make(name, exclude=["*"])
+    with pytest.raises(ConfigError, match=f"^exclude: {name} expects at least one prunable weight, got none$"):
+        method.check(TASKS)
 
 
 @both

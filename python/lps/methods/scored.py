@@ -58,20 +58,22 @@ class Scored(Method):
     def check(self, tasks: Sequence[Task]) -> None:
         """There is always room: a mask may consist of earlier tasks' weights alone."""
         super().check(tasks)
-        self._refuse_groups()
+        self._refuse_network()
 
     def learner(self, task: Task, config: TaskConfig, draft: Draft) -> ScoredLearner:
         """A learner of the method's own kind."""
-        self._refuse_groups()
+        self._refuse_network()
         return self.task_learner(self, task, config, draft)
 
-    def _refuse_groups(self) -> None:
+    def _refuse_network(self) -> None:
         for name, got, only in (
             ("pattern", self.net.pattern, "irregular"),
             ("sharing", self.net.sharing, "elementwise"),
         ):
             if got != only:
                 raise ConfigError(f"{name}: {self.name} selects single weights, got {got}; leave it out")
+        if not any(partition.w_bar.numel() for partition, _ in self.net.prunable()):
+            raise ConfigError(f"exclude: {self.name} expects at least one prunable weight, got none")
 
     def load_memory(self, memory: dict[str, Any]) -> None:
         """Tensors of the layers of this backbone."""
@@ -110,7 +112,7 @@ class ScoredLearner(SplitLearner):
         self.phases: Sequence[Phase] = method.phases(draft.number)
         self.layers = [self._begin(partition, parameter) for partition, parameter in self.net.prunable()]
         # To the step every weight is an owned one, with a mask that learns. All layers share the bytes that say so.
-        longest = max((layer.weights.numel() for layer in self.layers), default=0)
+        longest = max(layer.weights.numel() for layer in self.layers)
         self._owned = torch.ones(longest, dtype=torch.uint8, device=self.device)
         self.adam = StraightThroughAdam([self._state(layer) for layer in self.layers], config.lr, emerging=False)
         self.plain = torch.optim.Adam([{"params": self.others}], config.lr, fused=True)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lps.draft import Draft
+from lps.methods.base import validation_accuracy
 from lps.methods.fit import Fit
 from lps.partition import is_sound
 from lps.runs.checkpoint import fitting
@@ -86,11 +87,7 @@ class SplitLearner:
 
     def validate(self) -> float:
         """Accuracy on the validation examples, in fp32; NaN if there are none."""
-        torch.clear_autocast_cache()
-        validation = self.task.validation
-        if validation is None:
-            return float("nan")
-        return self.net.accuracy(self.number, validation, loader=self.task.loader)
+        return validation_accuracy(self.net, self.number, self.task)
 
     def end(self) -> None:
         """Undo what a user's own module has done to tensors that are frozen."""
