@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from lps import load
+from lps import Lifelong, load
 from lps.errors import ConfigError, FileFormatError
+from lps.methods import METHODS
 from lps.methods.scored import SCORES, WEIGHTS
 
 from tests.command import run
-from tests.methods.scores import SHARE, TASKS, batch, begun, gradients, make, masks
+from tests.methods.scores import CONFIG, SHARE, TASKS, batch, begun, gradients, make, masks
+from tests.toy import answers, toy_convnet, toy_task
 
 both = pytest.mark.parametrize("name", ["wsn", "supsup"])
 
@@ -63,10 +66,21 @@ def test_groups_of_weights_are_refused(name: str, setting: str, value: str) -> N
 
 
 @both
-def test_a_network_without_prunable_weights_is_refused(name: str) -> None:
-    method = make(name, exclude=["*"])
-    with pytest.raises(ConfigError, match=f"^exclude: {name} expects at least one prunable weight, got none$"):
-        method.check(TASKS)
+@pytest.mark.parametrize("norms", ["frozen", "per-task"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_convolutions_with_norms_in_channels_last_order(name: str, norms: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    backbone = toy_convnet().to(dtype).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    config = replace(CONFIG, channels_last=True, precision="bf16" if dtype == torch.float32 else "fp32")
+    method = METHODS[name](Lifelong(backbone, 16, norms=norms), config)
+    tasks = [toy_task(seed, shape=(3, 8, 8), dtype=dtype) for seed in (1, 2, 3)]
+    method.learn(tasks[0])
+    first = answers(method.net, tasks[:1])[0]
+    for task in tasks[1:]:
+        method.learn(task)
+    assert torch.equal(answers(method.net, tasks)[0], first)
+    for mask in (mask for number in (1, 2, 3) for mask in masks(method.net, number)):
+        assert int(mask.sum()) == round(0.5 * mask.numel())
 
 
 @both

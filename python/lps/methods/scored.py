@@ -58,22 +58,20 @@ class Scored(Method):
     def check(self, tasks: Sequence[Task]) -> None:
         """There is always room: a mask may consist of earlier tasks' weights alone."""
         super().check(tasks)
-        self._refuse_network()
+        self._refuse_groups()
 
     def learner(self, task: Task, config: TaskConfig, draft: Draft) -> ScoredLearner:
         """A learner of the method's own kind."""
-        self._refuse_network()
+        self._refuse_groups()
         return self.task_learner(self, task, config, draft)
 
-    def _refuse_network(self) -> None:
+    def _refuse_groups(self) -> None:
         for name, got, only in (
             ("pattern", self.net.pattern, "irregular"),
             ("sharing", self.net.sharing, "elementwise"),
         ):
             if got != only:
                 raise ConfigError(f"{name}: {self.name} selects single weights, got {got}; leave it out")
-        if not any(partition.w_bar.numel() for partition, _ in self.net.prunable()):
-            raise ConfigError(f"exclude: {self.name} expects at least one prunable weight, got none")
 
     def load_memory(self, memory: dict[str, Any]) -> None:
         """Tensors of the layers of this backbone."""
