@@ -11,9 +11,11 @@ from lps.methods.lwf import LwF
 from lps.methods.packnet import PackNet
 from lps.methods.si import SI
 from lps.methods.single import Single
+from lps.methods.supsup import SupSup
+from lps.methods.wsn import WSN
 
 __all__ = ["METHODS", "Method"]
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (LPS, PackNet, Single, Finetune, EWC, SI, LwF, GEM)
+    method.name: method for method in (LPS, PackNet, WSN, SupSup, Single, Finetune, EWC, SI, LwF, GEM)
 }

@@ -160,6 +160,14 @@ class Method(ABC):
         }
 
 
+def validation_accuracy(net: Lifelong, number: int, task: Task) -> float:
+    """Accuracy of the task being learnt on its validation examples, in fp32; NaN if there are none."""
+    torch.clear_autocast_cache()
+    if task.validation is None:
+        return float("nan")
+    return net.accuracy(number, task.validation, loader=task.loader)
+
+
 def _all_generators_kept() -> AbstractContextManager[None]:
     """Restore the generators of all devices afterwards: seeding changes every one."""
     devices = range(torch.cuda.device_count())

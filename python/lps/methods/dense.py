@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from lps.draft import Draft
 from lps.errors import ConfigError, FileFormatError
-from lps.methods.base import Method
+from lps.methods.base import Method, validation_accuracy
 from lps.methods.fit import Fit, Phase
 from lps.methods.lps.steppers import load_moments
 from lps.partition import is_sound
@@ -152,11 +152,7 @@ class DenseLearner:
 
     def validate(self) -> float:
         """Accuracy on the validation examples, in fp32; NaN if there are none."""
-        torch.clear_autocast_cache()
-        validation = self.task.validation
-        if validation is None:
-            return float("nan")
-        return self.net.accuracy(self.number, validation, loader=self.task.loader)
+        return validation_accuracy(self.net, self.number, self.task)
 
     def end(self) -> None:
         """Let the method look at the trained network."""
