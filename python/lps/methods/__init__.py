@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from lps.methods.base import Method
 from lps.methods.finetune import Finetune
+from lps.methods.joint import Joint
 from lps.methods.lps import LPS
 from lps.methods.packnet import PackNet
 from lps.methods.single import Single
 
 __all__ = ["METHODS", "Method"]
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (LPS, PackNet, Single, Finetune)}
+METHODS: dict[str, type[Method]] = {method.name: method for method in (LPS, PackNet, Single, Finetune, Joint)}
