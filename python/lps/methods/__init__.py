@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lps.methods.base import Method
 from lps.methods.finetune import Finetune
+from lps.methods.hat import HAT
 from lps.methods.joint import Joint
 from lps.methods.lps import LPS
 from lps.methods.packnet import PackNet
@@ -11,4 +12,4 @@ from lps.methods.single import Single
 
 __all__ = ["METHODS", "Method"]
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (LPS, PackNet, Single, Finetune, Joint)}
+METHODS: dict[str, type[Method]] = {method.name: method for method in (LPS, PackNet, Single, Finetune, Joint, HAT)}

@@ -46,7 +46,7 @@ class AllExamples(Arrays):
         indices = indices[self.task_of[indices].argsort(stable=True)]
         counts = torch.bincount(self.task_of[indices], minlength=len(self.tasks)).tolist()
         found = []
-        for (examples, augment), start, some in zip(self.tasks, self.starts, indices.split(counts), strict=True):
+        for (examples, augment), start, some in zip(self.tasks, self.starts, torch.split(indices, counts), strict=True):
             if len(some):
                 inputs, _ = examples.batch(some - start)
                 found.append(inputs if augment is None else augment(inputs))
