@@ -78,8 +78,7 @@ class HATLearner(ChainLearner):
             gates = torch.sigmoid(self.slope * embedding) if module.training else _opened(embedding)
             if not isinstance(layer.module, nn.Linear):  # units are the second dimension, not the last
                 gates = gates.view(-1, *[1] * (layer.module.weight.dim() - 2))
-            gated: Tensor = output * gates.to(output.dtype)
-            return gated
+            return output * gates.to(output.dtype)
 
         return gate
 
@@ -92,7 +91,8 @@ class HATLearner(ChainLearner):
         """The loss and the cost of opening units."""
         free = torch.cat([~used for used in self.used])
         gates = torch.sigmoid(self.slope * torch.cat(list(self.embeddings)))
-        return loss + self.own.c * (gates * free).sum() / free.sum().clamp(min=1)
+        cost: Tensor = self.own.c * (gates * free).sum() / free.sum().clamp(min=1)
+        return loss + cost
 
     @torch.no_grad()
     def before_update(self) -> None:
