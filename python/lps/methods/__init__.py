@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lps.methods.base import Method
 from lps.methods.clnp import CLNP
+from lps.methods.dgr import DGR
 from lps.methods.finetune import Finetune
 from lps.methods.hat import HAT
 from lps.methods.joint import Joint
@@ -14,5 +15,5 @@ from lps.methods.single import Single
 __all__ = ["METHODS", "Method"]
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (LPS, PackNet, Single, Finetune, Joint, HAT, CLNP)
+    method.name: method for method in (LPS, PackNet, Single, Finetune, Joint, HAT, CLNP, DGR)
 }
