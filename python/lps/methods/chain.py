@@ -137,10 +137,20 @@ class ChainLearner(DenseLearner):
 
     frozen: list[Tensor]
 
+    @torch.no_grad()
     def begin_task(self) -> None:
-        """Find the layers, and which of their units earlier tasks have."""
+        """Find the layers and which of their units earlier tasks have; task 1 starts from the backbone's weights."""
         self.layers = find_chain(self.net, self.method.name)
         self.used = [layer.used() for layer in self.layers]
+        if self.number > 1:
+            for layer in self.layers:
+                partition = layer.partition
+                values = torch.where(partition.free(), self.first_values(partition), partition.w_bar)
+                layer.module.weight.copy_(values)
+
+    def first_values(self, partition: Partition) -> Tensor:
+        """What a later task starts from, where weights are free."""
+        raise NotImplementedError
 
     def open_units(self) -> list[Tensor]:
         """True, per layer, for each unit that the task has now."""

@@ -24,6 +24,7 @@ from torch import Tensor
 from lps.methods.chain import ChainLearner, ChainMethod, modules_in_order
 from lps.methods.fit import Fit, Phase
 from lps.options import option
+from lps.partition import Partition
 from lps.runs.checkpoint import fitting
 from lps.task import batches
 
@@ -37,10 +38,10 @@ class CLNPOptions:
     """How sparse a task is."""
 
     strength: Annotated[float, Meta(ge=0, le=1e6)] = option(
-        1e-5, "STRENGTH", "of the L1 penalty on weights", expected="a number from 0 to 1e6"
+        1e-3, "STRENGTH", "of the L1 penalty on weights", expected="a number from 0 to 1e6"
     )
     tolerance: Annotated[float, Meta(ge=0, le=1)] = option(
-        0.005, "SHARE", "how much accuracy may fall when units are pruned", expected="a number from 0 to 1"
+        0.01, "SHARE", "how much accuracy may fall when units are pruned", expected="a number from 0 to 1"
     )
 
 
@@ -49,14 +50,13 @@ class CLNPLearner(ChainLearner):
 
     phase = TRAIN
 
-    @torch.no_grad()
+    def first_values(self, partition: Partition) -> Tensor:
+        """New ones."""
+        return partition.fresh_weights()
+
     def begin_task(self) -> None:
-        """New weights into free units; in task 1 those of the backbone."""
+        """All units may become the task's."""
         super().begin_task()
-        for layer in self.layers:
-            partition, weight = layer.partition, layer.module.weight
-            if self.number > 1:
-                weight.copy_(torch.where(partition.free(), partition.fresh_weights(), partition.w_bar))
         self._choose([torch.ones_like(used) for used in self.used])
 
     def _choose(self, units: Sequence[Tensor]) -> None:

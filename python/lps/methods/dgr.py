@@ -6,7 +6,8 @@ the loss is r L(x, y) + (1 - r) L(x', y') (section 3.2). With a head per task, y
 own head, and L(x', y') the mean over these heads. The generator learns from both kinds of inputs in the same ratio.
 
 The paper's generator is a WGAN-GP. Here it is a small variational autoencoder, as in later comparisons (van de Ven and
-Tolias, 2018): fully connected, with a Gaussian of variance 1 around its outputs, so that inputs may have any scale.
+Tolias, 2018): fully connected, with a Gaussian around its outputs whose variance is that of its errors (Rybkin et al.,
+ICML 2021), so that inputs may have any scale.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from lps.methods.dense import Dense, DenseLearner, fitting_all
 from lps.options import option
 from lps.task import batches
 
+LEAST_VARIANCE = 1e-6  # of outputs, so that inputs which are all the same have a loss
 GENERATOR, SHAPE = "generator", "shape"  # of the memory: the generator's parameters, the shape of an input
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -59,13 +61,15 @@ class Generator(nn.Module):
         self.decoder = nn.Sequential(nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, size))
 
     def loss(self, inputs: Tensor) -> Tensor:
-        """The mean over inputs of the bound on their log-likelihood, negated, up to a constant."""
+        """The mean over inputs of the bound on their log-likelihood, negated, up to a constant, with the variance of the
+        outputs that makes it largest: that of the batch's errors.
+        """
         flat = inputs.flatten(1)
         mean, log_variance = self.encoder(flat).float().chunk(2, 1)
         latent = mean + torch.randn_like(mean) * (log_variance / 2).exp()
-        error = (self.decoder(latent.to(flat.dtype)).float() - flat.float()).square().sum(1) / 2
-        divergence = (mean.square() + log_variance.exp() - 1 - log_variance).sum(1) / 2
-        bound: Tensor = (error + divergence).mean()
+        variance = (self.decoder(latent.to(flat.dtype)).float() - flat.float()).square().mean()
+        divergence = (mean.square() + log_variance.exp() - 1 - log_variance).sum(1).mean()
+        bound: Tensor = (flat.shape[1] * (variance + LEAST_VARIANCE).log() + divergence) / 2
         return bound
 
     def sample(self, count: int) -> Tensor:

@@ -28,6 +28,7 @@ from lps.methods.chain import ChainLearner, ChainMethod, Layer
 from lps.methods.dense import fitting_all
 from lps.methods.fit import Fit
 from lps.options import option
+from lps.partition import Partition
 from lps.task import Task
 
 if TYPE_CHECKING:
@@ -62,14 +63,14 @@ class HATLearner(ChainLearner):
         for layer, embedding in zip(self.layers, self.embeddings, strict=True):
             self.handles.append(layer.module.register_forward_hook(self._gating(layer, embedding)))
 
-    @torch.no_grad()
+    def first_values(self, partition: Partition) -> Tensor:
+        """Those that the task before left, also of weights that it does not own."""
+        weights: Tensor = self.memory[WEIGHTS][partition.name]
+        return weights
+
     def begin_task(self) -> None:
-        """Go on with the weights of the task before, also those that it does not own."""
+        """Draw the embeddings, and freeze what is between two units in use."""
         super().begin_task()
-        for layer in self.layers:
-            partition, weight = layer.partition, layer.module.weight
-            if self.number > 1:
-                weight.copy_(torch.where(partition.free(), self.memory[WEIGHTS][partition.name], partition.w_bar))
         self.embeddings = [nn.Parameter(torch.randn(layer.units).to(self.net.like)) for layer in self.layers]
         self.frozen = self.connections(self.used)
 
