@@ -29,7 +29,7 @@ from lps.runs.checkpoint import fitting
 from lps.task import batches
 
 TRAIN, FINAL = "train", "final"
-THRESHOLDS = (0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+THRESHOLDS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 EXAMPLES = 128  # per batch in which activations are measured
 
 

@@ -61,8 +61,9 @@ class Generator(nn.Module):
         self.decoder = nn.Sequential(nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, size))
 
     def loss(self, inputs: Tensor) -> Tensor:
-        """The mean over inputs of the bound on their log-likelihood, negated, up to a constant, with the variance of the
-        outputs that makes it largest: that of the batch's errors.
+        """The mean over inputs of the bound on their log-likelihood, negated, up to a constant.
+
+        The variance of the outputs is the one with the largest bound: that of the batch's errors.
         """
         flat = inputs.flatten(1)
         mean, log_variance = self.encoder(flat).float().chunk(2, 1)
