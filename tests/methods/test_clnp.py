@@ -73,7 +73,7 @@ def test_the_first_task_leaves_units_free_and_later_ones_get_them() -> None:
 
 def test_more_tolerance_prunes_more_and_accuracy_falls_by_no_more() -> None:
     owned = []
-    for tolerance in (0.0, 0.2):
+    for tolerance in (0.0, 0.5):
         method = make(own=CLNPOptions(tolerance=tolerance))
         report = method.learn(TASKS[0])
         owned.append(method.figures()["capacity"][0])
