@@ -83,7 +83,7 @@ def contents() -> dict[Path, bytes | None]:
         ("--log wandb,paper", "log: expected one or several of tensorboard, wandb, mlflow, got wandb,paper"),
         ("--log ,", "log: expected one or several of tensorboard, wandb, mlflow, got ,"),
         ("--norms mine", "norms: expected one of frozen, per-task, got mine"),
-        ("--method mine", "method: expected one of lps, got mine"),
+        ("--method mine", "method: expected one of lps, packnet, "),
         ("--precision fp8", "precision: expected one of fp32, bf16, got fp8"),
         ("--window 128", "permuted-digits: window: is no option of this benchmark (it is an option of split-rf, syn"),
         (

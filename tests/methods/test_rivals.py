@@ -105,6 +105,7 @@ def test_a_task_learnt_in_pieces_is_the_same_to_the_bit(
             again = METHODS[name](method.net, CONFIG)
             if number > 1:
                 again.load_memory(memory)
+            again.check(TASKS)
             method = again
             try:
                 method.learn(task, listener=Stop(), checkpoint=checkpoint)
@@ -117,6 +118,7 @@ def test_a_task_learnt_in_pieces_is_the_same_to_the_bit(
 @every_method
 def test_a_failure_leaves_network_and_memory_as_they_were(name: str) -> None:
     method = make(name)
+    method.check(TASKS[:2])
     method.learn(TASKS[0])
     before, digest, memory = answers(method.net, TASKS[:1]), method.net.digest(1), plain(method.memory)
 

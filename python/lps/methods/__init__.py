@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from lps.methods.base import Method
+from lps.methods.clnp import CLNP
+from lps.methods.dgr import DGR
 from lps.methods.ewc import EWC
 from lps.methods.finetune import Finetune
 from lps.methods.gem import GEM
+from lps.methods.hat import HAT
+from lps.methods.joint import Joint
 from lps.methods.lps import LPS
 from lps.methods.lwf import LwF
 from lps.methods.packnet import PackNet
@@ -17,5 +21,6 @@ from lps.methods.wsn import WSN
 __all__ = ["METHODS", "Method"]
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (LPS, PackNet, WSN, SupSup, Single, Finetune, EWC, SI, LwF, GEM)
+    method.name: method
+    for method in (LPS, PackNet, CLNP, WSN, SupSup, HAT, EWC, SI, LwF, GEM, DGR, Single, Finetune, Joint)
 }

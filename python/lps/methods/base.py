@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lps.draft import Draft
-from lps.errors import CapacityError, FileFormatError
+from lps.errors import CapacityError, ConfigError, FileFormatError
 from lps.methods.fit import Fit, Learner, Phase, check_examples
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
@@ -59,9 +59,12 @@ class Method(ABC):
     options: ClassVar[type] = NoOptions
     uses: ClassVar[frozenset[str]] = frozenset()  # settings that it reads, beside those that every method does
     forgets: ClassVar[bool] = False  # whether learning a task changes the answers of earlier ones
+    at_once: ClassVar[bool] = False  # whether it learns all tasks with the last one, so that none was learnt before it
     norms: ClassVar[str | None] = None  # what its network must have been made with, if not anything
 
     def __init__(self, net: Lifelong, config: LPSConfig, own: Any = None) -> None:
+        if self.norms not in (None, net.norms):
+            raise ConfigError(f"{self.name}: expected a network made with norms={self.norms!r}, got {net.norms!r}")
         self.net, self.config = net, config
         self.own: Any = self.options() if own is None else own
         self.memory: dict[str, Any] = {}
@@ -88,6 +91,10 @@ class Method(ABC):
         epochs = sum(phase.epochs for phase in self.phases(number))
         return epochs * steps_per_epoch(task.train, self.task_config(number).batch_size)
 
+    def fit_task(self, task: Task) -> Task:
+        """What the training loop goes through to learn the task: by default, the task itself."""
+        return task
+
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse a stream that cannot be learnt to its end, before its first task is."""
         if len(tasks) > MAX_TASKS:
@@ -112,7 +119,7 @@ class Method(ABC):
             learner = self.learner(task, config, draft)
             belongs_to["head"] = [[name, list(tensor.shape)] for name, tensor in net.heads[-1].state_dict().items()]
             try:
-                fit = Fit(learner, task, config, listener or Listener(), checkpoint, belongs_to)
+                fit = Fit(learner, self.fit_task(task), config, listener or Listener(), checkpoint, belongs_to)
                 report, begin = fit.run(), perf_counter()
                 learner.end()
                 report.seconds[learner.phases[-1].name] += perf_counter() - begin

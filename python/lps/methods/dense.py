@@ -112,6 +112,10 @@ class DenseLearner:
     def finish(self) -> None:
         """Called after the last step, in eval mode: make ``memory``."""
 
+    def take_in(self, task: Task, input_shape: Sequence[int]) -> None:
+        """Let all tasks run with the weights of this one."""
+        self.draft.commit_whole(task, input_shape)
+
     def extra_state(self) -> dict[str, Any]:
         """What the method has gathered within the task so far, for a saved state."""
         return {}
@@ -163,11 +167,11 @@ class DenseLearner:
         """The backbone's parameters are plain."""
 
     def commit(self, task: Task, fit: Fit) -> None:
-        """Let all tasks run with the weights of this one."""
+        """Make the task part of the network, if all its values are finite."""
         for name, tensor in self._state_tensors():
             if not is_sound(tensor.detach().contiguous(), infinite=not isinstance(tensor, nn.Parameter)):
                 raise fit.diverged(f"{name} became infinite or NaN", self.phases[-1].name, self.phases[-1].epochs)
-        self.draft.commit_whole(task, fit.input_shape)
+        self.take_in(task, fit.input_shape)
         self.method.memory = self.memory
 
     def _state_tensors(self) -> Iterator[tuple[str, Tensor]]:

@@ -200,15 +200,16 @@ def write_results(path: Path, settings: Settings, method: Method, records: Recor
 
 def _results_of(settings: Settings, method: Method, records: Records, artifact_bytes: int | None) -> dict[str, Any]:
     matrix: list[list[float | None]] = [[*row, *[None] * (settings.tasks - len(row))] for row in records.accuracy]
+    over_time = [] if method.at_once else matrix  # the rows before the last are of a network that has learnt nothing
     return {
         "benchmark": settings.benchmark,
         "method": settings.method,
         "seed": settings.seed,
         "accuracy": matrix,
         "average_accuracy": _known(metrics.average_accuracy(matrix)),
-        "forgetting": _known(metrics.forgetting(matrix)),
-        "bwt": _known(metrics.bwt(matrix)),
-        "incremental_accuracy": _known(metrics.incremental_accuracy(matrix)),
+        "forgetting": _known(metrics.forgetting(over_time)),
+        "bwt": _known(metrics.bwt(over_time)),
+        "incremental_accuracy": _known(metrics.incremental_accuracy(over_time)),
         **method.figures(),
         "artifact_bytes": artifact_bytes,
         "seconds": sum(task.seconds for task in records.tasks),
