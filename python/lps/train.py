@@ -16,7 +16,7 @@ from typing import TextIO, cast
 from lps.cli import COMMANDS, Output, Parser, complain, guarded, use_device
 from lps.data import BENCHMARKS
 from lps.errors import ConfigError
-from lps.methods import METHODS
+from lps.methods import METHODS, Method
 from lps.methods.base import EVERY_METHOD_USES
 from lps.methods.lps.config import LPSConfig
 from lps.runs.directory import CONFIG
@@ -26,6 +26,8 @@ from lps.runs.run import train
 from lps.runs.settings import Settings, read_settings, settings_from
 
 PROG = "lps.train"
+
+_OF_TRAINING = {option.name for option in fields(LPSConfig)}
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,7 @@ def add_settings(parser: Parser, without: Collection[str] = ()) -> None:
     """Add a flag for every setting of a run but those named."""
     own = [option for option in fields(Settings) if option.metadata]
     parser.add_options("the run", (option for option in own if option.name not in without))
-    parser.add_options(
-        "how a task is learnt", (option for option in fields(LPSConfig) if option.name not in without)
-    )
+    parser.add_options("how a task is learnt", (option for option in fields(LPSConfig) if option.name not in without))
     for name, method in METHODS.items():
         if fields(method.options):
             parser.add_options(f"only for --method {name}", fields(method.options), f"{name}.")
@@ -134,10 +134,18 @@ def _parse(arguments: list[str]) -> _Command:
 def check_used(flags: Mapping[str, object]) -> None:
     """Refuse a setting of training that the method does not read."""
     method = METHODS.get(str(flags.get("method", Settings.method)))
-    for name in {option.name for option in fields(LPSConfig)} & set(flags):
-        if method is not None and name not in EVERY_METHOD_USES | method.uses:
+    for name in flags:
+        if method is not None and not is_read(name, method) and "." not in name:
             readers = ", ".join(other for other, kind in METHODS.items() if name in kind.uses)
             raise ConfigError(f"{name}: {method.name} does not use it ({readers} do); leave it out")
+
+
+def is_read(name: str, method: type[Method]) -> bool:
+    """Whether a method reads a setting; those of the run and of the benchmark count for every method."""
+    owner, dot, _ = name.partition(".")
+    if dot:
+        return owner == method.name
+    return name not in _OF_TRAINING or name in EVERY_METHOD_USES | method.uses
 
 
 def _check_is_run(path: Path) -> None:
