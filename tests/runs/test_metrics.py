@@ -69,8 +69,8 @@ def test_separate_networks_hold_the_backbone_each_and_a_head(net: Lifelong) -> N
 
 
 def test_forward_transfer_is_against_a_network_of_its_own() -> None:
-    matrix = [[0.9, None, None], [0.8, 0.7, None], [0.7, 0.6, 0.5]]
-    alone = [[0.1, None, None], [0.1, 0.5, None], [0.1, 0.5, 0.6]]
+    matrix: metrics.Matrix = [[0.9, None, None], [0.8, 0.7, None], [0.7, 0.6, 0.5]]
+    alone: metrics.Matrix = [[0.1, None, None], [0.1, 0.5, None], [0.1, 0.5, 0.6]]
     assert metrics.forward_transfer(matrix, alone) == pytest.approx(((0.7 - 0.5) + (0.5 - 0.6)) / 2)
     assert metrics.forward_transfer(matrix, matrix) == 0
     assert isnan(metrics.forward_transfer([[0.9]], [[0.8]]))
