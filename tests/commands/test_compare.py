@@ -158,33 +158,6 @@ def test_other_settings_are_refused_before_anything_starts(
     assert "is a run of permuted-digits, not synthetic-rf" in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--methods", "lps,nope"), "--methods: expected some of lps, packnet, "),
-        (("--methods", "lps,lps"), "--methods: expected each once"),
-        (("--seeds", "0,x"), "--seeds: expected different whole numbers"),
-        (("--seeds", "1,1"), "--seeds: expected different whole numbers"),
-        (("--methods", "single", "--beta", "0.5"), "beta: none of single uses it"),
-        (("--epochs", "1,1"), "epochs: expected three counts"),
-        (("--jobs", "0"), "--jobs: expected 1 to "),
-        (("--launcher", "moon"), "--launcher: expected one of local, slurm, print, got moon"),
-        (("--slurm", "partition"), "--slurm: expected NAME=VALUE"),
-        (("--output", "nowhere"), "nowhere holds no runs of lps.compare"),
-        (("--method", "lps"), "unrecognized arguments: --method lps"),
-    ],
-)
-def test_refusals(
-    arguments: tuple[str, ...],
-    words: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert words in refused(compare, capsys, *arguments)
-
-
 def test_a_run_that_fails_does_not_stop_the_others(place: Path) -> None:
     """Two tasks that own nine tenths each do not fit; single has no use for the setting."""
     done = run(

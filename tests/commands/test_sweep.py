@@ -12,7 +12,7 @@ from lps import paper, sweep
 from lps.runs.report import Outcome
 from lps.runs.settings import settings_from
 
-from tests.command import ENVIRONMENT, refused, run
+from tests.command import ENVIRONMENT, run
 
 SMALL = ("--seeds", "0", "--epochs", "1,1,1", "--tasks", "2")
 VARY = ("--vary", "beta=0.3,1", *SMALL)
@@ -111,34 +111,6 @@ def test_any_settings_can_be_varied_together(capsys: pytest.CaptureFixture[str])
     ]  # fmt: skip
     names = [Path(value(line, "--output")).name for line in lines]
     assert sweep.values_of(names[1].removesuffix("-seed3")) == {"batch_size": "64", "epochs": "[1, 2, 1]"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "--sweep or --vary: say what to vary"),
-        (("--vary", "betta=0,1"), "betta: is no setting"),
-        (("--vary", "beta"), "--vary: expected NAME=V1,V2,..."),
-        (("--vary", "beta=0,1,0"), "--vary: beta: expected different values"),
-        (("--vary", "beta=[0"), "--vary: beta: expected YAML"),
-        (("--vary", "beta=null"), "--vary: beta: expected values that its flag can have"),
-        (("--vary", "beta=0,2"), "beta: expected a number from 0 to 1"),
-        (("--vary", "seed=0,1"), "--vary: seed: each run has its own"),
-        (("--vary", "lr=0.1", "--vary", "lr=0.2"), "--vary: expected each setting once, got lr, lr"),
-        (("--vary", "beta=0,1", "--method", "finetune"), "beta: finetune does not use it"),
-        (("--sweep", "capacity", "--alpha", "rest"), "alpha: expected numbers"),
-        (("--sweep", "moon"), "--sweep: expected one of share, pattern-share, capacity, got moon"),
-    ],
-)
-def test_refusals(
-    arguments: tuple[str, ...],
-    words: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert words in refused(sweep, capsys, *arguments)
 
 
 def test_the_numbers_of_the_paper_stand_beside_their_rows() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections import deque
 from collections.abc import Iterable, Sequence
+from signal import SIGTERM
 from time import sleep
 
 from lps.launchers.base import Command, Launch, Stop
@@ -31,10 +32,12 @@ def launch(commands: Sequence[Command], how: Launch) -> None:
                     del running[name]
                     how.ended(name)
                 sleep(SECONDS)
-        except KeyboardInterrupt:  # a second signal
-            _signal(running.values(), request.number)
+        except BaseException as error:  # a second signal, or an error of our own
+            _signal(running.values(), request.number or SIGTERM)
             for process in running.values():
                 process.wait()
+            if not isinstance(error, KeyboardInterrupt):
+                raise
         if stop.stop:
             raise request.stopped("interrupted")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from argparse import SUPPRESS
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
-from lps.cli import FAILED, Parser, between, complain
+from lps.cli import FAILED, Output, Parser, between, complain
 from lps.errors import ConfigError
 from lps.launchers import LAUNCHERS, Launch
 from lps.launchers.slurm import EXECUTORS
@@ -91,7 +93,8 @@ class SetCommand:
             return 0
         go_on = shlex.join(["python", "-m", self.prog, *self.arguments])
         how = Launch(self.jobs, self.output / JOBS, self._ended(runs), self.executor, self.parameters)
-        launch(self.output, runs, self.launcher, how, go_on)
+        with redirect_stdout(cast("TextIO", Output(sys.stdout, needed=False))):  # a closed pipe must not end the runs
+            launch(self.output, runs, self.launcher, how, go_on)
         return self.show(runs)
 
     def show(self, runs: Sequence[Run] = ()) -> int:
