@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from lps import paper, sweep
+from lps import paper, sweep, train
 from lps.runs.report import Outcome
 from lps.runs.settings import settings_from
 
@@ -125,3 +125,20 @@ def test_the_numbers_of_the_paper_stand_beside_their_rows() -> None:
     # The best share is the number of Table II, and every benchmark of the paper has its methods.
     for benchmark, shares in paper.SHARES.items():
         assert max(shares.values()) == paper.METHODS[benchmark]["lps"]
+
+
+def test_a_copy_of_task_1_needs_an_empty_place_or_half_a_copy(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (first,) = (path.parent for path in (directory / "task1").glob("*/model.lps"))
+    arguments = [*SMALL[2:], "--beta", "auto,0.3", "--first-task", str(first), "--output"]
+    Path("full").mkdir()
+    Path("full", "notes.txt").touch()
+    assert train.main([*arguments, "full"]) == 1
+    assert capsys.readouterr().err == "lps.train: output: full is not empty; choose another\n"
+    assert {path.name for path in Path("full").iterdir()} == {"notes.txt", ".lock"}
+    Path("half").mkdir()
+    Path("half", "model.lps").write_bytes(b"killed before config.yaml was copied")
+    assert train.main([*arguments, "half"]) == 0
+    assert Path("half", "model.lps").read_bytes() == (directory / "beta=0.3-seed0" / "model.lps").read_bytes()
