@@ -1,4 +1,4 @@
-"""The command line: ``table``, ``figures``, ``costs``, ``solver`` and ``picture``."""
+"""The command line: ``table``, ``figures``, ``costs``, ``solver``, ``avalanche`` and ``picture``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import torch
 from lps import LPSError
 
 from benchmarks import costs
+from benchmarks.avalanche import PEERS, print_comparison
 from benchmarks.devices import DEVICES, DTYPES, Device
 from benchmarks.figures import GROUPS, UnmeasurableError, print_figures
 from benchmarks.figures.checks import check_operators
 from benchmarks.learning_curves import write_run
+from benchmarks.peers import UnavailableError
 from benchmarks.shapes import NETWORKS
 from benchmarks.solver import ROWS, print_solvers
 from benchmarks.table import load, print_table, save
@@ -41,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         code: int = options.run(options)
         return code
-    except (UnmeasurableError, LPSError, ValueError) as error:
+    except (UnmeasurableError, UnavailableError, LPSError, ValueError) as error:
         print(f"benchmarks {options.command}: {error}", file=sys.stderr)
         return REFUSED
 
@@ -104,6 +106,21 @@ def _parser() -> _Parser:
                         "folder (default: 2)")  # fmt: skip
     solver.add_argument("--output", type=Path, default=Path("runs/solver"), metavar="DIR",
                         help="folder for task 1 and the finished rows (default: runs/solver)")  # fmt: skip
+    avalanche = commands.add_parser(
+        "avalanche",
+        help="rival methods beside Avalanche's on permuted MNIST; exits 1 if one falls short",
+        description="Train every method and Avalanche's implementation of it on the same tasks of permuted MNIST, with "
+        "the same network and epochs, one after the other, and print accuracies and milliseconds per step. "
+        "Avalanche is installed into a virtual environment of its own on first use. Takes about an hour on two cores. "
+        "Finished runs are kept in the folder and not run again.",
+    )
+    avalanche.set_defaults(run=_avalanche)
+    avalanche.add_argument("--data-dir", type=Path, required=True, metavar="DIR", help="folder with the MNIST files")
+    avalanche.add_argument("--methods", nargs="+", choices=list(PEERS), default=list(PEERS), metavar="METHOD",
+                           help=f"only these: {', '.join(PEERS)}")  # fmt: skip
+    avalanche.add_argument("--tasks", type=int, choices=range(1, 11), default=5, metavar="N", help="(default: 5)")
+    avalanche.add_argument("--output", type=Path, default=Path("runs/avalanche"), metavar="DIR",
+                           help="folder for the finished runs (default: runs/avalanche)")  # fmt: skip
     picture = commands.add_parser(
         "picture",
         help="the accuracies of a run of lps.train",
@@ -154,6 +171,12 @@ def _solver(options: argparse.Namespace) -> int:
     check_operators()
     torch.set_num_threads(options.threads)
     return 0 if print_solvers(options.data_dir, options.rows, options.seeds, options.output) else SHORT
+
+
+def _avalanche(options: argparse.Namespace) -> int:
+    threads = use_two_threads()
+    holds = print_comparison(options.data_dir, options.methods, options.tasks, threads, options.output)
+    return 0 if holds else SHORT
 
 
 def _picture(options: argparse.Namespace) -> int:

@@ -10,22 +10,20 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
-import venv
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
-from lps.data.download import default_directory
 from torch import Tensor, nn
 
+from benchmarks.environments import last_line
 from benchmarks.peers import UnavailableError
 from benchmarks.timing import Thunk, Timing, time_calls
 
+NAME = "DeepSparse"
 # Without its dependencies, which ask for versions that are no longer published; it runs with these.
 INSTALL = (
     ["--no-deps", "deepsparse==1.8.0"],
@@ -96,7 +94,7 @@ class DeepSparse:
             line = ""
         if not line:
             self._log.seek(0)
-            raise UnavailableError(f"DeepSparse ended: {_last_line(self._log.read())}")
+            raise UnavailableError(f"DeepSparse ended: {last_line(self._log.read())}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise UnavailableError(f"DeepSparse does not run here: {answer['error']}")
@@ -115,35 +113,6 @@ def in_rounds(ours: Thunk, peer: DeepSparse, seconds: float) -> tuple[Timing, Ti
         our_samples += time_calls(ours, seconds / ROUNDS)
         peer_samples += peer.time_calls(seconds / ROUNDS)
     return Timing.of(our_samples), Timing.of(peer_samples)
-
-
-def install() -> Path:
-    """The Python of DeepSparse's environment, which is made if it is not there yet."""
-    folder = default_directory() / "deepsparse"
-    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    whole = folder / "complete"  # an environment whose making was interrupted does not have it
-    if whole.exists() and python.exists():
-        return python
-    print(f"installing DeepSparse into {folder}", file=sys.stderr, flush=True)
-    try:
-        venv.create(folder, clear=True, with_pip=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise UnavailableError(f"no virtual environment can be made in {folder}: {error}") from error
-    for packages in INSTALL:
-        _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages])
-    whole.touch()
-    return python
-
-
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UnavailableError(f"DeepSparse cannot be installed: {_last_line(done.stderr)}")
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it says nothing"
 
 
 def chain_as_onnx(network: nn.Module, batch: int) -> bytes:

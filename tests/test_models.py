@@ -20,9 +20,10 @@ CASES: list[tuple[str, dict[str, Any], Shape, int]] = [
     ("mlp", {}, (2, 1, 28, 28), 2000),
     ("mlp", {"inputs": 64, "hidden": [32], "dropout": 0.2}, (2, 64), 32),
     ("cifar-net", {}, (2, 3, 32, 32), 512),
+    ("cifar-net", {"side": 16, "channels": 1}, (2, 1, 16, 16), 512),
     ("resnet50-1d", {}, (2, 2, 64), 2048),
 ]
-IDS = ["mlp", "small-mlp", "cifar-net", "resnet50-1d"]
+IDS = ["mlp", "small-mlp", "cifar-net", "small-cifar-net", "resnet50-1d"]
 everywhere = pytest.mark.parametrize(("name", "arguments", "shape", "features"), CASES, ids=IDS)
 
 
@@ -85,7 +86,8 @@ def test_it_can_be_traced_and_compiled_whole(name: str, arguments: dict[str, Any
 
 def test_defaults_are_written_out() -> None:
     assert architecture(models.mlp()).arguments == {"inputs": 784, "hidden": [2000, 2000], "dropout": 0.5}
-    assert architecture(models.cifar_net()).arguments == {"dropout": [0.25, 0.25, 0.5]}
+    cifar = {"dropout": [0.25, 0.25, 0.5], "side": 32, "channels": 3}
+    assert architecture(models.cifar_net()).arguments == cifar
     assert architecture(models.resnet50_1d()).arguments == {"channels": 2}
 
 
@@ -118,6 +120,9 @@ def test_biases_dropout_and_normalisation_are_where_the_paper_has_them() -> None
         ("mlp", {"inputs": torch.ones(1)}, "JSON"),
         ("cifar-net", {"dropout": [0.1, 0.2]}, "three shares"),
         ("cifar-net", {"dropout": [0.1, 0.2, -1]}, "got -1"),
+        ("cifar-net", {"side": 15}, "side: expected a whole number of at least 16, got 15"),
+        ("cifar-net", {"side": "32"}, "got '32'"),
+        ("cifar-net", {"channels": 0}, "channels: expected a whole number of at least 1, got 0"),
         ("resnet50-1d", {"channels": 1.5}, "got 1.5"),
     ],
 )

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from benchmarks import deepsparse
 from benchmarks.dense import dense_runs, fastest
+from benchmarks.environments import install
 from benchmarks.figures import networks
 from benchmarks.figures.checks import check_answers, check_operators
 from benchmarks.figures.figure import Figure, Skipped, faster
@@ -83,7 +84,7 @@ def inference_figures() -> Iterator[Figure | Skipped]:
 def _start_deepsparse(stack: ExitStack) -> deepsparse.DeepSparse | str:
     """DeepSparse, running until the stack ends, or why it does not."""
     try:
-        return stack.enter_context(deepsparse.DeepSparse(deepsparse.install()))
+        return stack.enter_context(deepsparse.DeepSparse(install(deepsparse.NAME, deepsparse.INSTALL)))
     except UnavailableError as error:
         return str(error)
 

@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.figures.checks import check_operators
 from benchmarks.figures.figure import Figure, UnmeasurableError, typically_within
+from benchmarks.figures.scored import scored_figures
 from benchmarks.figures.sharing import sharing_figures
 from benchmarks.figures.switching import saving_figure, switching_figures
 from benchmarks.timing import Thunk, measure
@@ -50,12 +51,13 @@ STEPS = {
 
 
 def training_figures() -> Iterator[Figure]:
-    """All of them take about four minutes."""
+    """All of them take about five minutes."""
     check_operators()
     net = _network()
     answers = _learn(net, 1)
     second = copy.deepcopy(net)
     yield from _steps(second)
+    yield from scored_figures(_network, _task(BATCH), _dense_step(*_batch()))
     answers += _learn(net, TASKS - 2)
     yield from _cost_of_later_tasks(second, net)
     answers += _learn(net, 1)
@@ -102,9 +104,13 @@ def _answer(net: Lifelong, task: int) -> Tensor:
     return logits
 
 
+def _batch() -> tuple[Tensor, Tensor]:
+    return next(batches(_task(BATCH).train, BATCH))
+
+
 def _steps(net: Lifelong) -> Iterator[Figure]:
     """A step of each phase of the second task beside a plain dense step with fused Adam."""
-    inputs, labels = next(batches(_task(BATCH).train, BATCH))
+    inputs, labels = _batch()
     functions: dict[str, Thunk] = {"dense": _dense_step(inputs, labels)}
     for name, (phase, config, _) in STEPS.items():
         functions[name] = _step_of(copy.deepcopy(net), phase, config, inputs, labels)

@@ -13,14 +13,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from dataclasses import Field
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 import torch
 
-from lps.errors import ConfigError, LPSError, WriteError, escaped
+from lps.errors import ConfigError, LPSError, WriteError, complain, escaped
 from lps.options import is_unicode, shown
 from lps_kernels.tf32 import apply_to_torch
 
@@ -121,12 +121,6 @@ def guarded(prog: str, command: Callable[[], int]) -> int:
         sentence, code = str(error) or "interrupted", INTERRUPTED
     complain(prog, sentence)
     return code
-
-
-def complain(prog: str, sentence: str) -> None:
-    """Print a sentence on one line to the standard error, if that is possible."""
-    with suppress(OSError):
-        print(f"{prog}: {escaped(sentence)}", file=sys.stderr)
 
 
 class Output(io.TextIOBase):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
+
 
 class LPSError(Exception):
     """Base of all errors below; a command prints its message and exits with ``exit_code``."""
@@ -46,3 +49,9 @@ def in_a_sentence(text: object) -> str:
     """A message on one line of at most 400 characters, whatever a file has put into it."""
     line = escaped(str(text))
     return line if len(line) <= 400 else f"{line[:200]} ... {line[-196:]}"
+
+
+def complain(prog: str, sentence: str) -> None:
+    """Print a sentence on one line to the standard error, if that is possible."""
+    with suppress(OSError):
+        print(f"{prog}: {escaped(sentence)}", file=sys.stderr)

@@ -14,8 +14,9 @@ share_cores()  # before anything loads torch
 import sys
 
 from lps.artifact.read import load
-from lps.cli import COMMANDS, FAILED, Parser, between, complain, guarded, use_device
+from lps.cli import COMMANDS, FAILED, Parser, between, guarded, use_device
 from lps.deploy.verify import check_accuracies
+from lps.errors import complain
 from lps.methods.lps.config import PRECISIONS
 from lps.runs.progress import columns, percent
 from lps.runs.settings import MOST_THREADS

@@ -17,10 +17,11 @@ from typing import Any
 
 from lps.artifact.atomic import write_atomically
 from lps.artifact.read import load
-from lps.cli import COMMANDS, Parser, between, check_output, complain, guarded, use_device, whole
+from lps.cli import COMMANDS, Parser, between, check_output, guarded, use_device, whole
 from lps.deploy.classify import TEXTS, classify, open_files, unanswered
 from lps.deploy.speed import compare, inputs_to_measure
 from lps.deploy.trial import use_input_shape
+from lps.errors import complain
 from lps.runs.settings import MOST_THREADS
 
 PROG = "lps.infer"

@@ -18,6 +18,8 @@ from lps.errors import ConfigError
 
 P = ParamSpec("P")
 
+SMALLEST_SIDE = 16  # of the images of cifar-net: one pixel is left of them after its two pairs of convolutions
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -100,11 +102,18 @@ def mlp(inputs: int = 784, hidden: Sequence[int] = (2000, 2000), dropout: float 
 
 
 @register("cifar-net")
-def cifar_net(dropout: Sequence[float] = (0.25, 0.25, 0.5)) -> tuple[nn.Module, int]:
-    """Keras' CIFAR-10 network for 3x32x32 images: two pairs of 3x3 convolutions; 884,576 prunable weights.
+def cifar_net(dropout: Sequence[float] = (0.25, 0.25, 0.5), side: int = 32, channels: int = 3) -> tuple[nn.Module, int]:
+    """Keras' CIFAR-10 network: two pairs of 3x3 convolutions; 884,576 prunable weights for images of 3x32x32.
 
     ``dropout`` has three shares: after the first pair, after the second pair and after the fully connected layer.
+    ``side`` is the height and width of the images; what is left of it after the second pair decides how many inputs the
+    fully connected layer has.
     """
+    _positive("cifar-net", "channels", channels)
+    if type(side) is not int or side < SMALLEST_SIDE:
+        raise ConfigError(
+            f"network 'cifar-net': side: expected a whole number of at least {SMALLEST_SIDE}, got {side!r}"
+        )
     if not isinstance(dropout, list | tuple) or len(dropout) != 3:
         raise ConfigError(f"network 'cifar-net': dropout: expected a list of three shares, got {dropout!r}")
     for share in dropout:
@@ -121,8 +130,9 @@ def cifar_net(dropout: Sequence[float] = (0.25, 0.25, 0.5)) -> tuple[nn.Module, 
         ]
 
     # Sides: 32 -> 30 -> 28 -> pool 14 -> 12 -> 10 -> pool 5; 64 * 5 * 5 = 1600.
-    layers = [*pair(3, 32, dropout[0]), *pair(32, 64, dropout[1])]
-    layers += [nn.Flatten(), nn.Linear(1600, 512), nn.ReLU(), nn.Dropout(dropout[2])]
+    left = ((side - 4) // 2 - 4) // 2
+    layers = [*pair(channels, 32, dropout[0]), *pair(32, 64, dropout[1])]
+    layers += [nn.Flatten(), nn.Linear(64 * left * left, 512), nn.ReLU(), nn.Dropout(dropout[2])]
     return nn.Sequential(*layers), 512
 
 

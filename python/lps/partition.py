@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from lps.errors import ConfigError
 from lps_kernels import View, pack_bits, task_weight
-from lps_kernels.owner import TASK_BITS, free_coordinates, is_kept
+from lps_kernels.owner import KEPT_BIT, TASK_BITS, free_coordinates, is_kept
 
 # Module types, each with the names of its parameters that are GEMM matrices.
 PRUNABLE: dict[type[nn.Module], tuple[str, ...]] = {
@@ -103,6 +103,10 @@ class Partition(nn.Module):
         """New values for all coordinates, with the standard deviation of the weight's initialisation."""
         bound = 3**0.5 * self.init_std  # a uniform distribution on (-b, b) has the standard deviation b / sqrt(3)
         return torch.empty_like(self.w_bar).uniform_(-bound, bound)
+
+    def set_kept(self, kept: Tensor) -> None:
+        """Say which coordinates the task being learnt keeps: true in a tensor of the weight's shape."""
+        self.owner.copy_((self.owner & TASK_BITS) | kept.to(torch.uint8) * KEPT_BIT)
 
     def commit(self, v: Tensor) -> None:
         """Add a task: it owns the kept free coordinates, with their values, and its mask is the kept owned ones.

@@ -13,14 +13,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TextIO, cast
 
-from lps.cli import COMMANDS, Output, Parser, complain, guarded, use_device
+from lps.cli import COMMANDS, Output, Parser, guarded, use_device
 from lps.data import BENCHMARKS
-from lps.errors import ConfigError
+from lps.errors import ConfigError, complain
 from lps.methods import METHODS, Method
 from lps.methods.base import EVERY_METHOD_USES
 from lps.methods.lps.config import LPSConfig
 from lps.runs.directory import CONFIG
 from lps.runs.first_task import begin_with_first_task
+from lps.runs.loggers import check_installed
 from lps.runs.progress import summary
 from lps.runs.run import train
 from lps.runs.settings import Settings, read_settings, settings_from
@@ -123,6 +124,8 @@ def _parse(arguments: list[str]) -> _Command:
         for file in files:
             given |= read_settings(Path(file))
         settings = settings_from(given | flags)
+        if not print_config:
+            check_installed(settings.loggers)
     except ConfigError as error:
         parser.error(str(error))
     output = None if settings.output is None else Path(settings.output)

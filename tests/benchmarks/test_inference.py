@@ -13,7 +13,7 @@ from lps import models
 from lps.deploy.extraction.formats import FORMATS
 from torch import nn
 
-from benchmarks import costs, deepsparse, figures
+from benchmarks import costs, deepsparse, environments, figures
 from benchmarks.cases import CPU, Case, runners
 from benchmarks.dense import dense_runs, fastest
 from benchmarks.figures.checks import check_answers
@@ -136,12 +136,12 @@ def test_deepsparse_that_does_not_run_says_why(tmp_path: Path) -> None:
 
 
 def test_deepsparse_that_cannot_be_installed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deepsparse, "default_directory", lambda: tmp_path)
+    monkeypatch.setattr(environments, "default_directory", lambda: tmp_path)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(UnavailableError, match=r"DeepSparse cannot be installed: .*deepsparse==1\.8\.0"):
-        deepsparse.install()
+        environments.install(deepsparse.NAME, deepsparse.INSTALL)
     assert not (tmp_path / "deepsparse" / "complete").exists()
 
 

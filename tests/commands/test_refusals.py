@@ -82,8 +82,10 @@ def contents() -> dict[Path, bytes | None]:
         ("--stream-seed -1", "stream_seed: expected 0 to 2^63 - 1, got -1"),
         ("--save-every 0", "save_every: expected seconds above 0, up to 1e9, got 0"),
         ("--save-every nan", "save_every: expected seconds above 0, up to 1e9, got nan"),
+        ("--log wandb,paper", "log: expected one or several of tensorboard, wandb, mlflow, got wandb,paper"),
+        ("--log ,", "log: expected one or several of tensorboard, wandb, mlflow, got ,"),
         ("--norms mine", "norms: expected one of frozen, per-task, got mine"),
-        ("--method mine", "method: expected one of lps, got mine"),
+        ("--method mine", "method: expected one of lps, packnet, "),
         ("--precision fp8", "precision: expected one of fp32, bf16, got fp8"),
         ("--window 128", "permuted-digits: window: is no option of this benchmark (it is an option of split-rf, syn"),
         (

@@ -10,11 +10,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from lps.data import cifar, download, stream
-from lps.data.download import SOURCES, Source, fetch
+from lps.data import cifar, download, omniglot, stream, svhn, tinyimagenet
+from lps.data.download import SOURCES, Source, check_recorded, fetch
 from lps.errors import ConfigError, DataError
 
-from tests.data.test_streams import write_mnist
+from tests.data.making import write_mnist
 
 CONTENT = bytes(range(256)) * 1000
 NAME = "cifar-10-binary.tar.gz"
@@ -126,17 +126,71 @@ def test_a_folder_that_cannot_be(url: str, tmp_path: Path) -> None:
     refused(url, tmp_path / "file" / "folder", "cannot be written")
 
 
+LETTERS = "notMNIST_small.tar.gz"
+
+
+def test_a_sum_that_nobody_published_is_recorded_at_the_first_download(url: str, remote: Path, tmp_path: Path) -> None:
+    (remote / LETTERS).write_bytes(CONTENT)
+    local, record = tmp_path / "local", tmp_path / "local" / f"{LETTERS}.sha256"
+    fetch("notmnist", local, base_url=url)
+    assert record.read_text() == f"{hashlib.sha256(CONTENT).hexdigest()}  {LETTERS}\n"
+    assert sorted(path.name for path in local.iterdir()) == [LETTERS, record.name]
+    check_recorded(local / LETTERS)
+    # Damage is found when the file is read, and mended by another download.
+    (local / LETTERS).write_bytes(CONTENT[:-1])
+    with pytest.raises(DataError, match=rf"{LETTERS}: sha256 sum: expected .*, as when it was first fetched"):
+        stream("five-datasets", data_dir=local)[4]
+    fetch("notmnist", local, base_url=url)
+    assert (local / LETTERS).read_bytes() == CONTENT
+    # Another file on the server is refused from now on.
+    (remote / LETTERS).write_bytes(CONTENT[::-1])
+    (local / LETTERS).unlink()
+    with pytest.raises(DataError, match=rf"{LETTERS}: sha256 sum: expected .*, got another, so nothing was kept"):
+        fetch("notmnist", local, base_url=url)
+    assert [path.name for path in local.iterdir()] == [record.name]
+    for wrong in (b"", b"0" * 63, b"\xff" * 64, b"0" * 2000):
+        record.write_bytes(wrong)
+        with pytest.raises(DataError, match=rf"{LETTERS}.sha256: .*; remove it") as caught:
+            fetch("notmnist", local, base_url=url)
+        assert "\n" not in str(caught.value)
+    record.unlink()
+    record.mkdir()
+    with pytest.raises(DataError, match=rf"{LETTERS}.sha256: cannot be read: Is a directory; remove it"):
+        fetch("notmnist", local, base_url=url)
+
+
+def test_a_file_without_a_recorded_sum_passes(tmp_path: Path) -> None:
+    (tmp_path / LETTERS).write_bytes(CONTENT)
+    check_recorded(tmp_path / LETTERS)
+
+
+@pytest.mark.usefixtures("known")
+def test_a_download_that_is_too_long_keeps_nothing(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "MOST_BYTES", 100_000)
+    local = tmp_path / "local"
+    refused(url, local, "length in bytes: expected at most 100,000, got more, so nothing was kept")
+    assert list(local.iterdir()) == []
+
+
 def test_an_unknown_set() -> None:
     with pytest.raises(ConfigError, match="known are mnist, cifar10, cifar100"):
-        fetch("svhn", Path())
+        fetch("imagenet", Path())
 
 
-def test_every_source_is_https_with_md5_sums() -> None:
-    for source in SOURCES.values():
-        assert source.url.startswith("https://")
+def test_every_source_has_an_official_address_and_md5_sums() -> None:
+    without = []
+    for name, source in SOURCES.items():
+        # The servers of these three are known by their plain addresses alone.
+        assert source.url.startswith("http://" if name in ("svhn", "notmnist", "tinyimagenet") else "https://")
         assert source.url.endswith("/")
-        assert all(len(bytes.fromhex(md5)) == 16 for md5 in source.md5.values())
+        assert all(len(bytes.fromhex(md5)) == 16 for md5 in source.md5.values() if md5 is not None)
+        without += [file for file, md5 in source.md5.items() if md5 is None]
+    assert without == ["notMNIST_small.tar.gz"]  # of which no sum was published
     assert set(SOURCES["cifar100"].md5) == {cifar.CIFAR100.archive}
+    assert set(SOURCES["svhn"].md5) == set(svhn.PARTS)
+    assert set(SOURCES["omniglot"].md5) == set(omniglot.ARCHIVES)
+    assert set(SOURCES["tinyimagenet"].md5) == {tinyimagenet.ARCHIVE}
+    assert set(SOURCES["fashion-mnist"].md5) == set(SOURCES["mnist"].md5)
 
 
 def test_a_stream_fetches_what_is_missing(

@@ -7,7 +7,6 @@ import io
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +14,10 @@ import torch
 from lps.data import cifar, mnist, rf
 from lps.data.files import read_file, read_idx, read_members, read_npz
 from lps.errors import DataError
-from PIL import Image
+
+from tests.data.making import idx, webp, write_sheets
 
 RANDOM = np.random.default_rng(0)
-
-
-def idx(array: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
 
 
 def refused(read: Callable[[], object], path: Path, *parts: str) -> None:
@@ -180,18 +176,6 @@ def test_cifar_records(tmp_path: Path, labels: tuple[int, ...]) -> None:
         wrong = rows.copy()
         wrong[2, column] = most
         refused(lambda wrong=wrong: cifar.records(wrong.tobytes(), tmp_path, labels), tmp_path, f"got {most} for")  # type: ignore[misc]
-
-
-def webp(pixels: np.ndarray[Any, np.dtype[np.uint8]], kind: str = "WEBP") -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind, lossless=True)
-    return buffer.getvalue()
-
-
-def write_sheets(path: Path, sheets: list[bytes], labels: list[int], offsets: list[int] | None = None) -> None:
-    ends = np.cumsum([0] + [len(sheet) for sheet in sheets]) if offsets is None else np.array(offsets)
-    arrays = {"sheets": np.frombuffer(b"".join(sheets), np.uint8), "labels": np.array(labels, np.uint8)}
-    np.savez(path, offsets=ends, **arrays)  # type: ignore[arg-type]
 
 
 def test_sheets(tmp_path: Path) -> None:

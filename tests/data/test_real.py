@@ -11,9 +11,10 @@ import pytest
 from lps.data import cifar, mnist, stream
 from lps.data.download import fetch
 from lps.data.rf import read_captures
+from lps.errors import DataError
 
 from tests.data.test_download import serve
-from tests.data.test_streams import first, sizes
+from tests.data.test_streams import arrays, first, sizes
 
 pytestmark = pytest.mark.skipif("LPS_DATA_DIR" not in os.environ, reason="LPS_DATA_DIR names no directory of real data")
 
@@ -64,6 +65,46 @@ def test_real_streams(name: str) -> None:
     assert len(tasks) == 5
     assert all(first(task).isfinite().all() for task in tasks)
     assert sizes(tasks[1]) == ((1_269, 141, 550) if name == "split-rf" else (4_500, 500, 1_000))
+
+
+@pytest.mark.parametrize("split", [10, 20])
+def test_real_split_cifar100(split: int) -> None:
+    """The first half of the tasks, which the sheets hold."""
+    tasks = stream("split-cifar100", data_dir=real(), tasks=split // 2, options={"split": split})
+    each = 100 // split
+    assert all(sizes(task) == (450 * each, 50 * each, 100 * each) for task in tasks)
+    assert tasks[-1].class_names[-1] == "mountain"
+    if not (real() / cifar.CIFAR100.archive).exists() and not (real() / cifar.CIFAR100.folder).exists():
+        with pytest.raises(DataError, match=f"pass --tasks {split // 2}"):
+            stream("split-cifar100", data_dir=real(), options={"split": split})
+
+
+def test_real_digits_in_pairs_and_rotated() -> None:
+    pairs = stream("split-mnist", data_dir=real())
+    assert [len(arrays(task.test)) for task in pairs] == [2115, 2042, 1874, 1986, 1983]
+    upright, turned = stream("rotated-mnist", data_dir=real(), tasks=2)
+    assert sizes(turned) == (54_000, 6_000, 10_000)
+    # Turning moves ink, and loses next to none: digits lie in the middle.
+    ink = [float(first(task, 1000).sum()) for task in (upright, turned)]
+    assert abs(ink[1] / ink[0] - 1) < 0.01
+
+
+def test_real_first_sets_of_five() -> None:
+    """CIFAR-10 and MNIST; the others, if they are there."""
+    count = 5 if (real() / "notMNIST_small.tar.gz").exists() else 2
+    tasks = stream("five-datasets", data_dir=real(), tasks=count)
+    assert [task.name for task in tasks][:2] == ["cifar10", "mnist"]
+    assert all(first(task).shape == (8, 3, 32, 32) and first(task).isfinite().all() for task in tasks)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("split-tinyimagenet", "tiny-imagenet-200.zip"), ("omniglot-rotation", "images_background.zip")]
+)
+def test_real_archives(name: str, file: str) -> None:
+    if not (real() / file).exists():
+        pytest.skip(f"LPS_DATA_DIR has no {file}")
+    task = stream(name, data_dir=real(), tasks=1)[0]
+    assert sizes(task) == {"split-tinyimagenet": (9_000, 1_000, 1_000)}.get(name, (624, 96, 240))
 
 
 def test_the_published_sums_are_those_of_the_real_files(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from lps.errors import ConfigError, DataError
 from lps.task import Arrays, Task, TaskData
 from torch import Tensor, nn
 
-from tests.data.test_files import idx, webp, write_sheets, write_tar
+from tests.data.making import write_mnist
+from tests.data.test_files import write_tar
 
 
 def arrays(dataset: TaskData | None) -> Arrays:
@@ -38,37 +39,6 @@ def first(task: Task, count: int = 8) -> Tensor:
 def check_labels(task: Task) -> None:
     for part in (task.train, task.validation, task.test):
         assert sorted(set(arrays(part).labels.tolist())) == list(range(task.classes)) == list(range(10))
-
-
-def write_mnist(folder: Path) -> None:
-    """Files of the official sizes: ten different images, one per class, repeated."""
-    folder.mkdir(parents=True, exist_ok=True)
-    kinds = np.random.default_rng(0).integers(0, 256, (10, 28, 28), np.uint8)
-    for part, count in (("train", 60_000), ("t10k", 10_000)):
-        labels = np.arange(count) % 10
-        for name, array in (("images-idx3", kinds[labels]), ("labels-idx1", labels.astype(np.uint8))):
-            (folder / f"{part}-{name}-ubyte.gz").write_bytes(gzip.compress(idx(array), 1))
-
-
-@pytest.fixture(scope="module")
-def mnist_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_mnist(folder / "mnist")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def sheets_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """CIFAR of the official sizes as sheets, in which every image has one colour."""
-    folder = tmp_path_factory.mktemp("data")
-    pixels = np.repeat(np.arange(100, dtype=np.uint8), 32 * 32 * 3).reshape(3200, 32, 3)
-    sheet = webp(pixels)
-    for name, classes, counts in (("cifar10", 10, (50_000, 10_000)), ("cifar100-first50", 50, (25_000, 5_000))):
-        (folder / name).mkdir()
-        for part, count in zip(("train", "test"), counts, strict=True):
-            labels = [i * classes // count for i in range(count)]
-            write_sheets(folder / name / f"{part}.npz", [sheet] * (count // 100), labels)
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -273,7 +243,7 @@ def test_cifar_from_the_official_archive_and_its_folder(tmp_path: Path) -> None:
     write_tar(tmp_path / "cifar-100-binary.tar.gz", members)
     train, test = cifar.load(cifar.CIFAR100, tmp_path, download=False)
     assert torch.equal(train.inputs[:, 0, 0, 0], train.labels)
-    task = cifar.ten_of_hundred(train, test, first=90, seed=0, augment=True)
+    task = cifar.part_of_hundred(train, test, first=90, seed=0, augment=True)
     assert sizes(task) == (4_500, 500, 1_000)
     assert torch.equal(arrays(task.test).inputs[:, 0, 0, 0] - 90, arrays(task.test).labels)
     assert (task.class_names[0], task.class_names[9]) == ("train", "worm")
@@ -287,7 +257,7 @@ def test_cifar_from_the_official_archive_and_its_folder(tmp_path: Path) -> None:
         cifar.load(cifar.CIFAR100, tmp_path, download=False)
     # The right number of test images, but of the wrong classes.
     with pytest.raises(DataError, match="expected 5000 and 1000, got 5000 and 0"):
-        cifar.ten_of_hundred(train, Examples(test.inputs, test.labels * 0 + 99), first=0, seed=0, augment=False)
+        cifar.part_of_hundred(train, Examples(test.inputs, test.labels * 0 + 99), first=0, seed=0, augment=False)
 
 
 def test_mixed(mnist_dir: Path, sheets_dir: Path, tmp_path: Path) -> None:

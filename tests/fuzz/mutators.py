@@ -278,6 +278,46 @@ def archive(data: bytes, random: Random, plain: Plain) -> bytes:
     return gzip.compress(bytes(blocks), 1, mtime=0)
 
 
+def lines(data: bytes, random: Random, plain: Plain) -> bytes:
+    """Another text: lines of it twice, left out, mixed with others or changed."""
+    parts = data.split(b"\n")
+    if random.random() < LEAVE:
+        return plain(data)
+    place, choice = random.randrange(len(parts)), random.random()
+    if choice < 0.3:
+        parts.insert(place, random.choice(parts))
+    elif choice < 0.6:
+        del parts[place]
+    elif choice < 0.8:
+        kind, _, rest = random.choice(parts).partition(b" ")
+        parts[place] = random.choice((b"image", b"text", b"link", b"pipe", kind)) + b" " + rest
+    else:
+        parts[place] = plain(parts[place])
+    return b"\n".join(parts)
+
+
+def matlab(data: bytes, random: Random, plain: Plain) -> bytes:
+    """Another MATLAB file: other contents in one of its elements, packed again, with the right length."""
+    elements, place = [], 128
+    while place + 8 <= len(data):
+        kind, size = struct.unpack_from("<2I", data, place)
+        elements.append((kind, data[place + 8 : place + 8 + size]))
+        place += 8 + size
+    if not elements or random.random() < LEAVE:
+        return plain(data)
+    chosen = random.randrange(len(elements))
+    kind, content = elements[chosen]
+    if kind == 15:
+        try:
+            content = zlib.decompressobj().decompress(content, 2**22)
+        except zlib.error:
+            return plain(data)
+    content = plain(content)
+    kind = random.choice((14, 15))
+    elements[chosen] = kind, zlib.compress(content) if kind == 15 else content[8:]
+    return data[:128] + b"".join(struct.pack("<2I", kind, len(part)) + part for kind, part in elements)
+
+
 def image(data: bytes, random: Random, plain: Plain) -> bytes:
     """Another image; the chunks of a PNG get the right sums."""
     other = bytearray(plain(data))

@@ -6,6 +6,8 @@ the size of the file, the arrays that its caller asked for, and 100 MB.
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,11 +15,12 @@ from pathlib import Path
 
 import lps
 import torch
-from lps.data import cifar, rf
+from lps.data import cifar, notmnist, omniglot, rf, stream, svhn, tinyimagenet
 from lps.data.base import Raw
 from lps.data.files import read_file, read_idx, read_members
 from lps.data.inputs import ArrayFile, Form, ImageFile
 from lps.data.permuted import Permute
+from lps.data.trees import ZipTree
 from lps.errors import LPSError
 from lps.runs import checkpoint
 from lps.runs.directory import RESULTS, read_records
@@ -121,6 +124,50 @@ def _yaml(path: Path) -> None:
     refusable(lambda: settings_from(read_settings(path)))
 
 
+def _zip(path: Path) -> None:
+    """As of TinyImageNet and of Omniglot, with all that is read of them."""
+
+    def read() -> None:
+        tree = ZipTree(path)
+        for name in tree.names()[:20]:
+            refusable(lambda name=name: tree.read(name, 2**14))  # type: ignore[misc]
+            refusable(lambda name=name: omniglot.read_drawing(tree, name))  # type: ignore[misc]
+            refusable(lambda name=name: tinyimagenet.read_images(tree, [[name]]))  # type: ignore[misc]
+        refusable(lambda: tinyimagenet.class_names(tree))
+        refusable(lambda: tinyimagenet.test_images(tree, ["n1", "n2"]))
+        refusable(lambda: omniglot.characters(tree, 1))
+
+    refusable(read)
+
+
+def _folder(path: Path) -> None:
+    """The file lists what is in a folder of tasks: an image, text, a pipe or a link each, and its path."""
+    root = FOLDER / "tasks"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    for line in path.read_bytes().split(b"\n")[:40]:
+        kind, _, place = line.partition(b" ")
+        parts = [part[:60] for part in place.replace(b"\0", b"").split(b"/")[:5] if part not in (b"", b".", b"..")]
+        if not parts:
+            continue
+        target = root.joinpath(*map(os.fsdecode, parts))
+        if any(above.is_symlink() for above in (target, *target.parents)) or target.exists():
+            continue
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if kind == b"link":
+                target.symlink_to("..")
+            elif kind == b"pipe":
+                os.mkfifo(target)
+            else:
+                target.write_bytes(IMAGE if kind == b"image" else kind)
+        except OSError:  # two entries that exclude each other
+            continue
+    refusable(lambda: list(stream("folder", data_dir=root, options={"image_size": 16})))
+
+
+IMAGE = (CORPUS / "image" / "rgb.png").read_bytes()
+
 READERS = {
     "model": Reader(lambda path: refusable(lambda: lps.load(path)), mutators.model),
     "state": Reader(_state, mutators.state),
@@ -129,6 +176,10 @@ READERS = {
     "npz": Reader(_npz, mutators.zipped),
     "npy": Reader(_npy, mutators.npy),
     "image": Reader(lambda path: refusable(lambda: ImageFile(path, COLOUR).read(0, 1)), mutators.image),
+    "mat": Reader(lambda path: refusable(lambda: svhn.read(path, 2)), mutators.matlab, needs=2 * 3072),
+    "zip": Reader(_zip, mutators.zipped),
+    "letters": Reader(lambda path: refusable(lambda: notmnist.read(path, 10)), mutators.archive),
+    "folder": Reader(_folder, mutators.lines),
     "yaml": Reader(_yaml, mutators.json_text),
     "json": Reader(
         lambda path: refusable(lambda: read_records(path.parent, LEARNT, forgets=False)), mutators.json_text, RESULTS

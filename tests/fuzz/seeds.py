@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from lps.runs.settings import settings_from
 from numpy.typing import NDArray
 from PIL import Image
 
+from tests.data.making import mat
 from tests.fuzz.readers import CORPUS, FOLDER, MEMBERS, RECORDS
 from tests.toy import toy_task
 
@@ -59,12 +61,14 @@ def models() -> dict[str, bytes]:
 
 def archive() -> bytes:
     """As tar packs CIFAR-10: a folder, another file, the images."""
+    return tar_of({"cifar-10-batches-bin/readme.html": b"text", **dict.fromkeys(MEMBERS, bytes(RECORDS))})
+
+
+def tar_of(members: dict[str, bytes]) -> bytes:
+    """A gzipped tar archive."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for name, content in {
-            "cifar-10-batches-bin/readme.html": b"text",
-            **dict.fromkeys(MEMBERS, bytes(RECORDS)),
-        }.items():
+        for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
@@ -76,6 +80,38 @@ def sheets() -> bytes:
     Image.new("RGB", (32, 3200), (1, 2, 3)).save(file, "WEBP", lossless=True)
     sheet = np.frombuffer(file.getvalue(), np.uint8)
     return zipped(False, sheets=sheet, offsets=np.array([0, len(sheet)]), labels=np.arange(100, dtype=np.uint8) % 10)
+
+
+def letters() -> bytes:
+    """As notMNIST: one image of each letter."""
+    image = io.BytesIO()
+    Image.radial_gradient("L").resize((28, 28)).save(image, "PNG")
+    return tar_of({f"notMNIST_small/{letter}/a.png": image.getvalue() for letter in "ABCDEFGHIJ"})
+
+
+def lists() -> bytes:
+    """As TinyImageNet with two classes, and a character of Omniglot."""
+    file, drawing = io.BytesIO(), io.BytesIO()
+    Image.new("1", (105, 105), 1).save(drawing, "PNG")
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("tiny-imagenet-200/wnids.txt", "n1\nn2\n")
+        archive.writestr("tiny-imagenet-200/val/val_annotations.txt", "val_0.JPEG\tn1\t0\t0\t9\t9\n")
+        archive.writestr("tiny-imagenet-200/val/images/val_0.JPEG", jpeg(64))
+        archive.writestr("file/Greek/character01/0001_01.png", drawing.getvalue())
+    return file.getvalue()
+
+
+def jpeg(side: int) -> bytes:
+    file = io.BytesIO()
+    Image.radial_gradient("L").resize((side, side)).convert("RGB").save(file, "JPEG", quality=10)
+    return file.getvalue()
+
+
+def tasks() -> bytes:
+    """Two tasks: one that is divided, one that is not."""
+    divided = [f"image birds/{part}/{name}/1.png" for part in ("train", "test") for name in ("heron", "stork")]
+    whole = [f"image fish/{name}/{number}.png" for name in ("pike", "ide") for number in range(5)]
+    return "\n".join([*divided, *whole, "text README", "text fish/pike/notes.txt"]).encode()
 
 
 def settings() -> dict[str, bytes]:
@@ -133,6 +169,13 @@ def seeds() -> dict[str, dict[str, bytes]]:
             "lzw.tiff": picture("TIFF", "L", compression="tiff_lzw"),
             "grey.ppm": picture("PPM", "L"),
         },
+        "mat": {
+            "packed": mat({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[10], [1]], np.uint8)}),
+            "plain": mat({"y": np.array([[10.0], [1.0]]), "X": np.zeros((32, 32, 3, 2), np.uint8)}, packed=False),
+        },
+        "zip": {"lists": lists()},
+        "letters": {"archive": letters()},
+        "folder": {"tasks": tasks()},
         "yaml": settings(),
         "json": {"results": results()},
     }

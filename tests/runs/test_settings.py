@@ -233,7 +233,7 @@ BEFORE = Settings(tasks=3, lps=LPSConfig(alpha=0.2, epochs=(1, 1, 1)))
     [
         {},
         {"tasks": 5, "threads": 1, "output": "x", "data_dir": "y", "download": True},
-        {"save_every": 5.0, "device": "cuda"},
+        {"save_every": 5.0, "device": "cuda", "log": "wandb"},
         {"alpha": (0.2, 0.2, 0.1)},
         {"beta": (0.9, 0.9, 0.1)},
         {"epochs": ((1, 1, 1), (1, 1, 1), (2, 2, 2))},

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from lps.runs.tensorboard import PREFIX
+from lps.runs.loggers.tensorboard import PREFIX
 from tensorboardX.proto.event_pb2 import Event  # type: ignore[import-untyped]
 from tensorboardX.record_writer import masked_crc32c  # type: ignore[import-untyped]
 

@@ -1,6 +1,6 @@
-"""The benchmarks: streams of tasks from embedded, simulated or official data.
+"""The benchmarks: streams of tasks from embedded, simulated, official or the user's own data.
 
-``stream("permuted-mnist", data_dir=...)`` gives the tasks and the name of the network that the paper uses for them. A
+``stream("permuted-mnist", data_dir=...)`` gives the tasks and the name of the network that is used for them. A
 new benchmark is a file with a :class:`Benchmark` and a line in ``BENCHMARKS``.
 """
 
@@ -11,7 +11,21 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from lps.data import cifar, digits, mixed, mnist, rf, synthetic_rf
+from lps.data import (
+    cifar,
+    digits,
+    five_datasets,
+    folder,
+    mixed,
+    mnist,
+    omniglot,
+    rf,
+    rotated_mnist,
+    split_cifar100,
+    split_mnist,
+    synthetic_rf,
+    tinyimagenet,
+)
 from lps.data.base import Raw, Stream
 from lps.data.benchmark import Benchmark, Request
 from lps.data.download import default_directory
@@ -27,6 +41,13 @@ BENCHMARKS = {
     "split-rf": rf.BENCHMARK,
     "synthetic-rf": synthetic_rf.BENCHMARK,
     "mixed": mixed.BENCHMARK,
+    "split-mnist": split_mnist.BENCHMARK,
+    "rotated-mnist": rotated_mnist.BENCHMARK,
+    "split-cifar100": split_cifar100.BENCHMARK,
+    "split-tinyimagenet": tinyimagenet.BENCHMARK,
+    "five-datasets": five_datasets.BENCHMARK,
+    "omniglot-rotation": omniglot.BENCHMARK,
+    "folder": folder.BENCHMARK,
 }
 
 
@@ -96,12 +117,15 @@ def _request(
 ) -> Request:
     """Check what a benchmark is to be built from."""
     chosen = known(benchmark)
-    count = chosen.tasks if tasks is None else tasks
-    if not 1 <= count <= chosen.most:
-        raise ConfigError(f"{benchmark}: tasks: expected 1 to {chosen.most}, got {shown(count)}")
+    own = own_options(benchmark, options)
+    usual, most = chosen.tasks, chosen.most
+    if chosen.count is not None:
+        usual = most = chosen.count(own, data_dir)
+    count = usual if tasks is None else tasks
+    if not 1 <= count <= most:
+        raise ConfigError(f"{benchmark}: tasks: expected 1 to {most}, got {shown(count)}")
     if seed < 0:
         raise ConfigError(f"{benchmark}: seed: expected a number of at least 0, got {shown(seed)}")
     if augment and not chosen.augments:
         raise ConfigError(f"{benchmark}: augment: only colour images can be cropped and mirrored; leave it out")
-    own = own_options(benchmark, options)
     return Request(data_dir or default_directory(), count, seed, download, augment, own)

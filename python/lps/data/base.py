@@ -90,9 +90,10 @@ def classification_task(
     transform: Transform,
     augment: Transform | None = None,
 ) -> Task:
-    """A task whose three parts are prepared by one transform."""
+    """A task whose three parts are prepared by one transform; the validation part may be empty."""
     learn, check, judge = (Arrays(part.inputs, part.labels, transform) for part in (train, validation, test))
-    return Task(name, len(class_names), learn, judge, check, class_names=tuple(class_names), augment=augment)
+    known = check if len(check) else None
+    return Task(name, len(class_names), learn, judge, known, class_names=tuple(class_names), augment=augment)
 
 
 def of_classes(examples: Examples, classes: Sequence[int]) -> Examples:

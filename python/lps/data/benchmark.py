@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lps.data.base import Raw, Stream
+from lps.errors import ConfigError
+from lps.options import option, shown
 
 # What all quick presets share: a falling learning rate, and a solver that arrives within a few epochs; with --solver
 # admm, the pull that does.
@@ -42,6 +44,9 @@ class Benchmark:
 
     ``presets`` maps quick and paper to settings, by the names of their flags. ``options`` is a dataclass of the
     benchmark's own options, whose fields are made by :func:`lps.options.option`; each becomes a flag of ``lps.train``.
+
+    ``count`` is for benchmarks whose number of tasks depends on their own options or on the user's folder, which is
+    None where no data are at hand. Their tasks own equal shares of the network unless ``alpha`` is given.
     """
 
     build: Callable[[Request], Stream]
@@ -51,3 +56,24 @@ class Benchmark:
     presets: Mapping[str, Mapping[str, Any]]
     options: type = NoOptions
     augments: bool = False  # whether it has colour images, which can be cropped and mirrored
+    count: Callable[[Any, Path | None], int] | None = None
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """The options of benchmarks whose classes are split into one of several numbers of tasks."""
+
+    split: int = option(
+        10, "N", "tasks that the classes are split into: 10 or 20 for CIFAR-100, 10 or 40 for TinyImageNet"
+    )
+
+
+def one_of(name: str, *splits: int) -> Callable[[SplitOptions, Path | None], int]:
+    """The ``count`` of a benchmark that can be split into these numbers of tasks."""
+
+    def count(own: SplitOptions, _data_dir: Path | None) -> int:
+        if own.split not in splits:
+            raise ConfigError(f"{name}: split: expected {' or '.join(map(str, splits))}, got {shown(own.split)}")
+        return own.split
+
+    return count

@@ -8,7 +8,7 @@ A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
 
 from __future__ import annotations
 
-import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from lps.data.augment import crop_and_flip
@@ -27,16 +26,14 @@ from lps.data.files import (
     FETCH_AGAIN,
     PASS_OR_DOWNLOAD,
     REPLACE,
-    Bytes,
     check_labels,
     missing,
     read_file,
     read_members,
     read_npz,
     unlike,
-    unreadable,
 )
-from lps.errors import DataError
+from lps.data.images import decode
 from lps.task import Task
 
 NETWORK: Network = ("cifar-net", {"dropout": [0.25, 0.25, 0.5]})
@@ -131,25 +128,10 @@ def read_sheets(path: Path, count: int, classes: int) -> Examples:
         raise unlike(path, "offsets", f"growing numbers from 0 to {len(sheets)}", "others", REPLACE)
     pixels = np.empty((count, 3, 32, 32), np.uint8)
     for sheet, (start, end) in enumerate(pairwise(offsets)):
-        first = sheet * _SHEET
-        pixels[first : first + _SHEET] = _decode(path, sheet, sheets[start:end]).transpose(0, 3, 1, 2)
+        first, where = sheet * _SHEET, f"sheet {sheet}"
+        image = decode(sheets[start:end].tobytes(), path, where, "WEBP", (32, 32 * _SHEET), "RGB", REPLACE)
+        pixels[first : first + _SHEET] = image.reshape(_SHEET, 32, 32, 3).transpose(0, 3, 1, 2)
     return Examples(torch.from_numpy(pixels), torch.from_numpy(labels))
-
-
-def _decode(path: Path, sheet: int, data: Bytes) -> Bytes:
-    """Decode one sheet to [100, 32, 32, 3]; its size is checked before its pixels are decoded."""
-    try:
-        with Image.open(io.BytesIO(data.tobytes()), formats=["WEBP"]) as image:
-            if image.mode != "RGB" or image.size != (32, 32 * _SHEET):
-                got = f"{image.mode} {image.width}x{image.height}"
-                raise unlike(path, f"sheet {sheet}", f"RGB 32x{32 * _SHEET}", got, REPLACE)
-            return np.asarray(image).reshape(_SHEET, 32, 32, 3)
-    except UnidentifiedImageError:
-        raise unlike(path, f"sheet {sheet}", "a WebP image", "something else", REPLACE) from None
-    except DataError:
-        raise
-    except Exception as error:  # whatever Pillow raises for a damaged image
-        raise unreadable(path, error, REPLACE) from None
 
 
 def _read_binary(source: Path, chosen: _Set) -> tuple[Examples, Examples]:
@@ -194,15 +176,15 @@ def load(chosen: _Set, data_dir: Path, download: bool) -> tuple[Examples, Exampl
 
 
 class Colour:
-    """Scale colour images from bytes to mean 0 and deviation 1 in each channel, as CIFAR-10 has them."""
+    """Scale colour images from bytes to mean 0 and deviation 1 in each channel; by default as CIFAR-10 has them."""
 
-    def __init__(self) -> None:
-        deviation = torch.tensor(STD).view(3, 1, 1)
+    def __init__(self, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> None:
+        deviation = torch.tensor(std).view(3, 1, 1)
         self.scale = 1 / (255 * deviation)
-        self.shift = -torch.tensor(MEAN).view(3, 1, 1) / deviation
+        self.shift = -torch.tensor(mean).view(3, 1, 1) / deviation
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Map [batch, 3, 32, 32] with values 0..255 to float32."""
+        """Map [batch, 3, height, width] with values 0..255 to float32."""
         return torch.addcmul(self.shift, images.to(torch.float32), self.scale)
 
 
@@ -211,18 +193,19 @@ def raw(_request: Request, _number: int) -> Raw:
     return Raw((3, 32, 32), (3, 32, 32), 255, Colour())
 
 
-def ten_of_hundred(train: Examples, test: Examples, first: int, seed: int, augment: bool) -> Task:
-    """A task of the ten classes of CIFAR-100 from ``first`` on."""
-    classes = range(first, first + 10)
+def part_of_hundred(train: Examples, test: Examples, first: int, seed: int, augment: bool, count: int = 10) -> Task:
+    """A task of ``count`` classes of CIFAR-100 from ``first`` on."""
+    last = first + count - 1
+    classes = range(first, last + 1)
     learn, judge = of_classes(train, classes), of_classes(test, classes)
-    if (len(learn.labels), len(judge.labels)) != (5_000, 1_000):
+    if (len(learn.labels), len(judge.labels)) != (500 * count, 100 * count):
         got = f"{len(learn.labels)} and {len(judge.labels)}"
-        where = f"CIFAR-100 classes {first} to {first + 9}"
-        raise unlike(where, "training and test images", "5000 and 1000", got, FETCH_AGAIN)
+        where = f"CIFAR-100 classes {first} to {last}"
+        raise unlike(where, "training and test images", f"{500 * count} and {100 * count}", got, FETCH_AGAIN)
     kept, held = hold_out(learn, random(seed, "validation-cifar100", first))
-    names = CIFAR100_NAMES[first : first + 10]
+    names = CIFAR100_NAMES[first : last + 1]
     change = crop_and_flip if augment else None
-    return classification_task(f"cifar100-{first}-{first + 9}", names, kept, held, judge, Colour(), change)
+    return classification_task(f"cifar100-{first}-{last}", names, kept, held, judge, Colour(), change)
 
 
 def build(request: Request) -> Stream:
@@ -235,7 +218,7 @@ def build(request: Request) -> Stream:
             kept, held = hold_out(train, random(request.seed, "validation-cifar10"))
             change = crop_and_flip if request.augment else None
             return classification_task("cifar10", CIFAR10_NAMES, kept, held, test, Colour(), change)
-        return ten_of_hundred(*hundred, first=10 * (number - 1), seed=request.seed, augment=request.augment)
+        return part_of_hundred(*hundred, first=10 * (number - 1), seed=request.seed, augment=request.augment)
 
     return Stream("split-cifar", NETWORK, request.tasks, build_task)
 

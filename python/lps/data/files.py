@@ -11,9 +11,11 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
@@ -28,7 +30,7 @@ Bytes = NDArray[np.uint8]
 
 # Bytes that an archive may unpack to beyond what is known of it: a file of some megabytes can stand for gigabytes.
 MOST_PACKED = 2**26
-_PIECE = 2**20  # bytes that are read at a time
+PIECE = 2**20  # bytes that are read at a time
 
 FETCH_AGAIN = "delete it and fetch it again with --download"
 REPLACE = "replace it with a whole copy"
@@ -73,7 +75,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> Bytes:
     try:
         with open_regular(path) as plain, gzip.GzipFile(fileobj=plain) if path.suffix == ".gz" else plain as file:
             header = file.read(start)
-            length = len(header) + _fill(file, array)
+            length = len(header) + fill(file, array)
             longer = bool(file.read(1))  # at the end gzip checks its sum
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(path, error, FETCH_AGAIN) from None
@@ -90,12 +92,19 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> Bytes:
     return array
 
 
-def _fill(file: IO[bytes] | gzip.GzipFile, array: NDArray[Any]) -> int:
+class Readable(Protocol):
+    """Gives up to ``size`` bytes, none at its end."""
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes."""
+
+
+def fill(file: Readable, array: NDArray[Any]) -> int:
     """Read into the memory of an array, in its order, up to its end or that of the file; returns how many bytes."""
     memory: Bytes = array.reshape(-1).view(np.uint8)
     done = 0
     while done < len(memory):
-        part = file.read(min(_PIECE, len(memory) - done))
+        part = file.read(min(PIECE, len(memory) - done))
         if not part:
             break
         memory[done : done + len(part)] = np.frombuffer(part, np.uint8)
@@ -152,7 +161,7 @@ class _Archive(io.BufferedReader):
     def read(self, size: int | None = -1) -> bytes:
         left = size_of(self) - self.tell()
         wanted = left if size is None or size < 0 else min(size, left)
-        if wanted > _PIECE:
+        if wanted > PIECE:
             raise zipfile.BadZipFile(f"its table of contents has {wanted:,} bytes")
         return super().read(wanted)
 
@@ -178,7 +187,7 @@ def _read_member(
         if None in shape and header.array_bytes > most:
             raise unlike(path, f"length of {key} in bytes", f"at most {most:,}", f"{header.array_bytes:,}", REPLACE)
         array = np.empty(header.shape[::-1] if header.fortran else header.shape, kind)
-        length = _fill(file, array)
+        length = fill(file, array)
         if length < header.array_bytes or file.read(1):  # at the end zipfile checks the sum
             got = f"{length:,}" if length < header.array_bytes else "more"
             raise unlike(path, f"length of {key} in bytes", f"{header.array_bytes:,}", got, REPLACE)
@@ -208,13 +217,40 @@ def read_file(path: Path, size: int) -> bytes:
 
 
 def read_members(path: Path, sizes: Mapping[str, int]) -> dict[str, bytes]:
-    """Read members of a gzipped tar archive into memory, each a plain file of exactly its size.
+    """Read members of a gzipped tar archive into memory, each a plain file of exactly its size."""
+    found: dict[str, bytes] = {}
+    for member in tar_members(path, sum(sizes.values()) + MOST_PACKED):
+        name = member.name
+        if name in sizes:
+            if name in found:
+                raise unlike(path, f"members named {name}", "one", "more")
+            if not member.plain:
+                raise unlike(path, f"member {name}", "a plain file", "a link or a folder")
+            if member.size != sizes[name]:
+                raise unlike(path, f"length of member {name} in bytes", f"{sizes[name]:,}", f"{member.size:,}")
+            found[name] = member.read()
+    absent = [name for name in sizes if name not in found]
+    if absent:
+        raise unlike(path, "members", ", ".join(sizes), f"no {', '.join(absent)}")
+    return found
+
+
+@dataclass(frozen=True)
+class TarMember:
+    """A member of a tar archive; it can be read until the next one is asked for."""
+
+    name: str
+    plain: bool  # whether it is a plain file
+    size: int
+    read: Callable[[], bytes]
+
+
+def tar_members(path: Path, most: int) -> Iterator[TarMember]:
+    """The members of a gzipped tar archive that unpacks to at most so many bytes.
 
     Only what every tar archive has is read: a header of 512 bytes before each member. Extensions (long names, sparse
-    files) are members of other types, which are passed over like all others that were not asked for.
+    files) are members of other types.
     """
-    found: dict[str, bytes] = {}
-    most = sum(sizes.values()) + MOST_PACKED
     too_long = unlike(path, "length of the archive in bytes", f"at most {most:,}", "more")
     try:
         with open_regular(path) as plain, gzip.GzipFile(fileobj=plain) as file:
@@ -223,27 +259,26 @@ def read_members(path: Path, sizes: Mapping[str, int]) -> dict[str, bytes]:
                 end = file.tell() + -(-size // 512) * 512
                 if end > most:
                     raise too_long
-                if name in sizes:
-                    if name in found:
-                        raise unlike(path, f"members named {name}", "one", "more")
-                    if kind not in b"0\0":
-                        raise unlike(path, f"member {name}", "a plain file", "a link or a folder")
-                    if size != sizes[name]:
-                        raise unlike(path, f"length of member {name} in bytes", f"{sizes[name]:,}", f"{size:,}")
-                    found[name] = file.read(size)
+                yield TarMember(name, kind in b"0\0", size, partial(_read_tar, path, file, size))
                 if file.seek(end) < end:
                     raise EOFError("it ends within a member")
-            while file.read(_PIECE):  # to the end, where gzip checks its sum
+            while file.read(PIECE):  # to the end, where gzip checks its sum
                 if file.tell() > most:
                     raise too_long
     except DataError:
         raise
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+    except _TAR_ERRORS as error:
         raise unreadable(path, error, FETCH_AGAIN) from None
-    absent = [name for name in sizes if name not in found]
-    if absent:
-        raise unlike(path, "members", ", ".join(sizes), f"no {', '.join(absent)}")
-    return found
+
+
+_TAR_ERRORS = (OSError, EOFError, ValueError, zlib.error)  # of cut and damaged archives
+
+
+def _read_tar(path: Path, file: gzip.GzipFile, size: int) -> bytes:
+    try:
+        return file.read(size)
+    except _TAR_ERRORS as error:
+        raise unreadable(path, error, FETCH_AGAIN) from None
 
 
 def _tar_header(header: bytes) -> tuple[str, bytes, int]:

@@ -21,7 +21,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
 
 from lps.data.base import Raw
-from lps.data.files import REPLACE, fits, shape_text, unlike, unreadable
+from lps.data.files import REPLACE, Bytes, fits, shape_text, unlike, unreadable
 from lps.data.npy import read_header
 from lps.errors import DataError
 from lps.options import one_line, shown
@@ -162,46 +162,53 @@ class ImageFile:
 
     def read(self, _start: int, _stop: int) -> Tensor:
         """The image, prepared; where nothing is known of the training data its values become 0 to 1."""
-        channels, height, width = self.size
-        try:
-            with open_regular(self.path) as file, warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of damage that does not concern the pixels
-                with Image.open(file, formats=FORMATS) as opened:
-                    image = self._decoded(opened, 2 * size_of(file) + MOST_MEMORY, MODES[channels])
-        except DataError:
-            raise
-        except UnidentifiedImageError:
-            known = f"an image ({', '.join(FORMATS)}) or an .npy file"
-            raise unlike(self.path, "kind of file", known, "something else", "leave it out") from None
-        except OSError as error:
-            raise unreadable(self.path, error, CHECK_PATH if error.errno else REPLACE) from None
-        except Exception as error:  # Pillow's decoders raise errors of any kind for damaged files
-            raise unreadable(self.path, error, REPLACE) from None
-        if image.size != (width, height):
-            image = image.resize((width, height), Image.Resampling.BILINEAR)
-        pixels = torch.from_numpy(np.array(image)).reshape(1, height, width, channels).permute(0, 3, 1, 2)
+        pixels = torch.from_numpy(read_image(self.path, self.size))[None]
         if self.form.raw is None:
             return self.form.checked(self.path, pixels / 255, 0)
         top = self.form.raw.top
         return self.form.from_bytes(self.path, pixels if top == 255 else pixels * (top / 255))
 
-    def _decoded(self, opened: Image.Image, memory: int, mode: str) -> Image.Image:
-        """The pixels of an image that has been opened, if that takes at most so many bytes of memory."""
-        if opened.mode.startswith(WIDE_MODES):
-            raise unlike(self.path, "image", "8 bits per channel", f"mode {opened.mode}", "convert it")
-        # Bytes per pixel: the image, what its decoder needs beside it, and the turned or converted image.
-        cost = 4 + {"WEBP": 12}.get(opened.format or "", 0) + 6 * ("progressive" in opened.info) + 4
-        if opened.width * opened.height * cost > memory and isinstance(opened, JpegImageFile):  # MPO, too
-            # Photographs: shrunk to an eighth at most while they are decoded, but not below twice what is needed.
-            opened.draft(None, (2 * max(self.size), 2 * max(self.size)))
-        # A TIFF image may lie in tiles that are larger than itself.
-        tile = [opened.tag_v2.get(tag, 0) for tag in (322, 323)] if isinstance(opened, TiffImageFile) else [0, 0]
-        pixels = max(opened.width * opened.height, tile[0] * tile[1])
-        if pixels * cost > memory or max(opened.size) > MOST_SIDE:
-            most = f"at most {memory // cost:,} pixels in a file of this size and kind"
-            raise unlike(self.path, "image", most, f"{opened.width}x{opened.height}", "make it smaller")
-        ImageOps.exif_transpose(opened, in_place=True)
-        return opened if opened.mode == mode else opened.convert(mode)
+
+def read_image(path: Path, size: tuple[int, int, int]) -> Bytes:
+    """Read an image file of any size, brought to these channels, height and width."""
+    channels, height, width = size
+    try:
+        with open_regular(path) as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of damage that does not concern the pixels
+            with Image.open(file, formats=FORMATS) as opened:
+                image = _decoded(path, opened, 2 * size_of(file) + MOST_MEMORY, size)
+    except DataError:
+        raise
+    except UnidentifiedImageError:
+        known = f"an image ({', '.join(FORMATS)})"
+        raise unlike(path, "kind of file", known, "something else", "leave it out") from None
+    except OSError as error:
+        raise unreadable(path, error, CHECK_PATH if error.errno else REPLACE) from None
+    except Exception as error:  # Pillow's decoders raise errors of any kind for damaged files
+        raise unreadable(path, error, REPLACE) from None
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    return np.array(image).reshape(height, width, channels).transpose(2, 0, 1)
+
+
+def _decoded(path: Path, opened: Image.Image, memory: int, size: tuple[int, int, int]) -> Image.Image:
+    """The pixels of an image that has been opened, if that takes at most so many bytes of memory."""
+    if opened.mode.startswith(WIDE_MODES):
+        raise unlike(path, "image", "8 bits per channel", f"mode {opened.mode}", "convert it")
+    # Bytes per pixel: the image, what its decoder needs beside it, and the turned or converted image.
+    cost = 4 + {"WEBP": 12}.get(opened.format or "", 0) + 6 * ("progressive" in opened.info) + 4
+    if opened.width * opened.height * cost > memory and isinstance(opened, JpegImageFile):  # MPO, too
+        # Photographs: shrunk to an eighth at most while they are decoded, but not below twice what is needed.
+        opened.draft(None, (2 * max(size), 2 * max(size)))
+    # A TIFF image may lie in tiles that are larger than itself.
+    tile = [opened.tag_v2.get(tag, 0) for tag in (322, 323)] if isinstance(opened, TiffImageFile) else [0, 0]
+    pixels = max(opened.width * opened.height, tile[0] * tile[1])
+    if pixels * cost > memory or max(opened.size) > MOST_SIDE:
+        most = f"at most {memory // cost:,} pixels in a file of this size and kind"
+        raise unlike(path, "image", most, f"{opened.width}x{opened.height}", "make it smaller")
+    ImageOps.exif_transpose(opened, in_place=True)
+    mode = MODES[size[0]]
+    return opened if opened.mode == mode else opened.convert(mode)
 
 
 InputFile = ArrayFile | ImageFile
@@ -212,7 +219,7 @@ def open_inputs(paths: Iterable[Path], form: Form) -> Iterator[InputFile]:
     for path in paths:
         if path.is_dir():
             entries = (entry for entry in sorted(path.iterdir()) if not entry.name.startswith("."))
-            images = [entry for entry in entries if entry.suffix.lower() in _endings()]
+            images = [entry for entry in entries if entry.suffix.lower() in image_endings()]
             if not images:
                 raise DataError(
                     f"{one_line(str(path))}: the folder holds no images; pass one that does, or single files"
@@ -240,6 +247,6 @@ def input_batches(files: Sequence[InputFile], size: int) -> Iterator[tuple[list[
         yield places, torch.cat(parts)
 
 
-def _endings() -> set[str]:
+def image_endings() -> set[str]:
     """Of the images that are read."""
     return {ending for ending, name in Image.registered_extensions().items() if name in FORMATS}

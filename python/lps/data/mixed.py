@@ -48,7 +48,7 @@ def build(request: Request) -> Stream:
         if number % 2 == 0 or hundred is None:
             transform = raw(request, number).transform
             return classification_task(f"mnist-{number // 2 + 1}", DIGITS, digits, validation, test, transform)
-        return cifar.ten_of_hundred(*hundred, first=10 * (number // 2), seed=request.seed, augment=request.augment)
+        return cifar.part_of_hundred(*hundred, first=10 * (number // 2), seed=request.seed, augment=request.augment)
 
     return Stream("mixed", cifar.NETWORK, request.tasks, build_task)
 

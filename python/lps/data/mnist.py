@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from lps.data.base import Examples, Raw, Stream
+from lps.data.base import Examples, Network, Raw, Stream
 from lps.data.benchmark import QUICK, Benchmark, Request
 from lps.data.download import fetch
 from lps.data.files import PASS_OR_DOWNLOAD, check_labels, missing, read_idx
@@ -16,13 +17,12 @@ from lps_kernels.owner import MAX_TASKS
 PARTS = {"train": 60_000, "t10k": 10_000}
 
 
-def _find(data_dir: Path, stem: str) -> Path | None:
+NETWORK: Network = ("mlp", {"inputs": 784, "hidden": [2000, 2000], "dropout": 0.5})
+
+
+def _find(folders: Sequence[Path], stem: str) -> Path | None:
     names = (f"{stem}.gz", stem)
-    return next((path for folder in _folders(data_dir) for name in names if (path := folder / name).is_file()), None)
-
-
-def _folders(data_dir: Path) -> tuple[Path, Path]:
-    return data_dir, data_dir / "mnist"
+    return next((path for folder in folders for name in names if (path := folder / name).is_file()), None)
 
 
 def read(images: Path, labels: Path, count: int) -> Examples:
@@ -34,14 +34,22 @@ def read(images: Path, labels: Path, count: int) -> Examples:
 
 def load(data_dir: Path, download: bool) -> tuple[Examples, Examples]:
     """Read the training and test images from ``data_dir`` or its folder ``mnist``; ``download`` fetches them."""
+    return load_like("MNIST", (data_dir, data_dir / "mnist"), download)
+
+
+def load_like(name: str, folders: Sequence[Path], download: bool) -> tuple[Examples, Examples]:
+    """Read the training and test images of a set with the files of MNIST, each from the first folder that has it.
+
+    ``download`` fetches them into the first folder.
+    """
     stems = [f"{part}-{kind}" for part in PARTS for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")]
-    if download and not all(_find(data_dir, stem) for stem in stems):
-        fetch("mnist", data_dir)
+    if download and not all(_find(folders, stem) for stem in stems):
+        fetch(name.lower(), folders[0])
     paths = []
     for stem in stems:
-        path = _find(data_dir, stem)
+        path = _find(folders, stem)
         if path is None:
-            raise missing("MNIST", (f"{stem}.gz", stem), _folders(data_dir), PASS_OR_DOWNLOAD)
+            raise missing(name, (f"{stem}.gz", stem), folders, PASS_OR_DOWNLOAD)
         paths.append(path)
     train_images, train_labels, test_images, test_labels = paths
     return read(train_images, train_labels, PARTS["train"]), read(test_images, test_labels, PARTS["t10k"])
@@ -54,8 +62,7 @@ def raw(request: Request, number: int) -> Raw:
 
 def build(request: Request) -> Stream:
     """Build the stream; its network is the paper's with 5,568,000 prunable weights."""
-    network = ("mlp", {"inputs": 784, "hidden": [2000, 2000], "dropout": 0.5})
-    return permuted_stream("permuted-mnist", network, *load(request.data_dir, request.download), raw, request)
+    return permuted_stream("permuted-mnist", NETWORK, *load(request.data_dir, request.download), raw, request)
 
 
 # The last tasks have few free weights to learn with: twice the learning rate helps them most.

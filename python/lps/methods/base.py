@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -112,8 +113,9 @@ class Method(ABC):
             belongs_to["head"] = [[name, list(tensor.shape)] for name, tensor in net.heads[-1].state_dict().items()]
             try:
                 fit = Fit(learner, task, config, listener or Listener(), checkpoint, belongs_to)
-                report = fit.run()
+                report, begin = fit.run(), perf_counter()
                 learner.end()
+                report.seconds[learner.phases[-1].name] += perf_counter() - begin
                 report.accuracy = learner.validate()
             finally:
                 learner.close()
@@ -156,6 +158,14 @@ class Method(ABC):
             "density": density(self.net),
             "separate_bytes": separate_bytes(self.net),
         }
+
+
+def validation_accuracy(net: Lifelong, number: int, task: Task) -> float:
+    """Accuracy of the task being learnt on its validation examples, in fp32; NaN if there are none."""
+    torch.clear_autocast_cache()
+    if task.validation is None:
+        return float("nan")
+    return net.accuracy(number, task.validation, loader=task.loader)
 
 
 def _all_generators_kept() -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ belong to task 1, and every later task reuses all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -15,15 +15,16 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from lps.draft import Draft
-from lps.errors import FileFormatError
-from lps.methods.base import Method
+from lps.errors import ConfigError, FileFormatError
+from lps.methods.base import Method, validation_accuracy
 from lps.methods.fit import Fit, Phase
 from lps.methods.lps.steppers import load_moments
 from lps.partition import is_sound
 from lps.runs.checkpoint import fitting
-from lps.task import Task
+from lps.task import Batch, Task, batches
 
 if TYPE_CHECKING:
+    from lps.lifelong import Lifelong
     from lps.methods.lps.config import TaskConfig
 
 
@@ -32,9 +33,22 @@ class Dense(Method):
 
     forgets = True
     task_learner: ClassVar[type[DenseLearner]]
+    own_losses: ClassVar[bool] = True  # whether a task may have another loss than cross entropy
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Refuse tasks that the method cannot learn."""
+        super().check(tasks)
+        for task in tasks:
+            self.check_task(task)
+
+    def check_task(self, task: Task) -> None:
+        """Refuse a task that the method cannot learn in this network."""
+        if task.loss is not None and not self.own_losses:
+            raise ConfigError(f"task {task.name}: loss: {self.name} expects cross entropy, got another loss")
 
     def learner(self, task: Task, config: TaskConfig, draft: Draft) -> DenseLearner:
         """A learner of the method's own kind."""
+        self.check_task(task)
         return self.task_learner(self, task, config, draft)
 
 
@@ -138,11 +152,7 @@ class DenseLearner:
 
     def validate(self) -> float:
         """Accuracy on the validation examples, in fp32; NaN if there are none."""
-        torch.clear_autocast_cache()
-        validation = self.task.validation
-        if validation is None:
-            return float("nan")
-        return self.net.accuracy(self.number, validation, loader=self.task.loader)
+        return validation_accuracy(self.net, self.number, self.task)
 
     def end(self) -> None:
         """Let the method look at the trained network."""
@@ -183,6 +193,36 @@ class DenseLearner:
         load_moments(self.optimizer, state["optimizer"]["state"])
         self.load_extra_state(state["extra"])
         self.lr = float(state["lr"])
+
+
+def protected(net: Lifelong) -> dict[str, nn.Parameter]:
+    """The backbone's parameters that all tasks run with, by name: what a method protects."""
+    found = {name: tensor for name, tensor in net.backbone.named_parameters() if name not in net.private_names}
+    if not found:
+        raise ConfigError(f"Lifelong: norms: expected weights that tasks share, got norms={net.norms}: there are none")
+    return found
+
+
+def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The gradients of a backward pass, which are made zero where the loss does not depend on a parameter."""
+    found = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        found.append(parameter.grad)
+    return found
+
+
+def some_examples(task: Task, count: int) -> Batch:
+    """Training examples of a task, at most ``count``: at random, or the first ones of ready-made batches."""
+    shuffle = torch.Generator().manual_seed(torch.initial_seed())
+    parts: list[Batch] = []
+    for batch in batches(task.train, count, shuffle=shuffle, loader=task.loader):
+        parts.append(batch)
+        if sum(len(labels) for _, labels in parts) >= count:
+            break
+    inputs, labels = zip(*parts, strict=True)
+    return torch.cat(inputs)[:count], torch.cat(labels)[:count]
 
 
 def fitting_all(where: str, values: object, like: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -214,7 +214,7 @@ class Fit:
             form = torch.channels_last if inputs.dim() == 4 else torch.channels_last_3d
             inputs = inputs.contiguous(memory_format=form)
         torch.clear_autocast_cache()  # or an autocast context around learn() would reuse the first step's weights
-        with self._precision():
+        with precision_of(self.config, self.learner.device):
             logits = self.learner.logits(inputs)
             if logits.shape != (len(inputs), self.task.classes):
                 expected = [len(inputs), self.task.classes]
@@ -226,11 +226,6 @@ class Fit:
         objective.backward()  # type: ignore[no-untyped-call]
         self.learner.step(lr_factor)
         return loss.detach()
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        if self.config.precision == "fp32":
-            return nullcontext()
-        return torch.autocast(self.learner.device.type, torch.bfloat16)
 
     def _check_loss(self, phase: str) -> None:
         if not isfinite(self._losses.item()):
@@ -327,6 +322,11 @@ class Fit:
         if not within or position.step != position.epoch * self.steps + position.batch:
             raise ValueError(f"expected a place within {epochs} epochs of {self.steps} steps, got {position}")
         return position
+
+
+def precision_of(config: FitConfig, device: torch.device) -> AbstractContextManager[Any]:
+    """What forward passes of training run under."""
+    return nullcontext() if config.precision == "fp32" else torch.autocast(device.type, torch.bfloat16)
 
 
 def check_same(saved: dict[str, Any], wanted: dict[str, Any]) -> None:

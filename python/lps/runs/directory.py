@@ -1,4 +1,4 @@
-"""The run directory: ``config.yaml``, ``results.json``, ``metrics.csv``, TensorBoard events, ``model.lps``, ``state``,
+"""The run directory: ``config.yaml``, ``results.json``, ``metrics.csv``, what loggers keep, ``model.lps``, ``state``,
 and ``memory-<tasks>.safetensors`` where the method keeps more than the network.
 
 Files that a resumed run reads are replaced atomically, so that a run can be killed at any moment.
@@ -33,8 +33,8 @@ from lps.runs import metrics
 from lps.runs.checkpoint import decode, encode
 from lps.runs.events import Resumed, Row, TaskReport
 from lps.runs.lock import LOCK
+from lps.runs.loggers import Loggers, Start
 from lps.runs.settings import Settings
-from lps.runs.tensorboard import Events
 from lps.task import Learnt
 from lps_kernels import __version__
 
@@ -45,6 +45,7 @@ MEMORY = "memory-{}.safetensors"  # what the method keeps beside the network, af
 # Fields of a row that say where its values belong.
 _PLACE = ("task", "phase", "event", "epoch", "step", "seconds", "layer")
 
+_SUMMARY = ("average_accuracy", "forgetting", "bwt")  # of results.json, for loggers
 
 MOST_BYTES = 1 << 28  # of results.json and of metrics.csv; a run of 127 tasks with 1,000 epochs each has some 100 MB
 
@@ -241,7 +242,7 @@ class RunDirectory:
 
     def __init__(self, path: Path, settings: Settings, learnt: int, steps: int) -> None:
         self.path, self.settings = path, settings
-        self._steps = self._purge = steps
+        self._steps = steps
         for folder in (path, path / STATE):
             for file in filter(is_temporary, folder.glob(".*")):
                 with suppress(IsADirectoryError):  # not ours
@@ -249,7 +250,9 @@ class RunDirectory:
         # First of all: without it there is no run to go on with.
         write_atomically(path / CONFIG, settings.to_yaml().encode())
         self._rows, self._unfinished = self._read_rows(learnt)
+        self._again = set(map(_place_of, self._unfinished))  # rows of steps that will be taken again
         self._files = ExitStack()
+        self._loggers = Loggers(settings.loggers, Start(path, settings.flat(), steps))
 
     @cached_property
     def _table(self) -> Log:
@@ -264,14 +267,6 @@ class RunDirectory:
         self._files.callback(table.close)
         return table
 
-    @cached_property
-    def _events(self) -> Events:
-        # Events of steps that will be taken again are to be forgotten, like their rows. TensorBoard forgets those at
-        # the step and after it, but what was told of the last step that was saved stands.
-        events = Events(self.path, self._purge + 1 if self._purge else 0)
-        self._files.callback(events.close)
-        return events
-
     def __enter__(self) -> RunDirectory:
         """The files are closed at the end of the block."""
         return self
@@ -279,35 +274,44 @@ class RunDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the files."""
+        """Close the files; without an error the run is complete."""
         self._files.close()
+        self._loggers.close(complete=error is None)
 
     def resumed(self, place: Resumed) -> None:
         """A task resumes in its middle: keep the rows written for it before."""
         self._rows += self._unfinished[: place.rows]
-        self._purge += place.steps
+        self._again = set(map(_place_of, self._unfinished[place.rows :]))
+        self._loggers.resumed(self._steps + place.steps)
 
     def row(self, row: Row) -> None:
-        """Add a line to metrics.csv and its values to the events."""
-        line = io.StringIO()
-        csv.writer(line).writerow([_known(value) for value in astuple(row)])
-        self._table.add(line.getvalue().encode())
-        for option in fields(Row):
-            value = getattr(row, option.name)
-            if option.name not in _PLACE and not isnan(value):
-                name = "/".join(filter(None, (f"task {row.task}", row.layer, option.name)))
-                self._events.add(name, value, self._steps + row.step)
+        """Tell the values to the loggers and add a line to metrics.csv.
+
+        In this order: after a kill in between, the row is told again rather than never.
+        """
+        text = io.StringIO()
+        csv.writer(text).writerow([_known(value) for value in astuple(row)])
+        line = text.getvalue()
+        values = {option.name: getattr(row, option.name) for option in fields(Row) if option.name not in _PLACE}
+        curves = "/".join(filter(None, (f"task {row.task}", row.layer)))
+        self._loggers.add(
+            {f"{curves}/{name}": value for name, value in values.items() if not isnan(value)},
+            self._steps + row.step,
+            again=_place_of(line.rstrip()) in self._again,
+        )
+        self._table.add(line.encode())
 
     def save(self, net: Lifelong, method: Method, records: Records, steps: int) -> dict[str, Any]:
         """Write the network and the results after a task of ``steps`` steps."""
         self._steps += steps
-        for number, accuracy in enumerate(records.accuracy[-1], start=1):
-            self._events.add(f"test accuracy/task {number}", accuracy, self._steps)
         # After a kill between these lines surplus records are ignored; in another order something would be missing.
         memory = self.path / MEMORY.format(len(net.learnt))
         if method.memory:
             write_atomically(memory, encode(method.memory))
-        write_results(self.path, self.settings, method, records, saved=False)
+        results = write_results(self.path, self.settings, method, records, saved=False)
+        accuracies = {f"test accuracy/task {i}": value for i, value in enumerate(records.accuracy[-1], start=1)}
+        summary = {name.replace("_", " "): results[name] for name in _SUMMARY if results[name] is not None}
+        self._loggers.add(accuracies | summary, self._steps)
         net.save(self.path / MODEL)
         for file in _memories(self.path):
             if file != memory:
@@ -323,6 +327,12 @@ class RunDirectory:
         tasks = [(line.partition(",")[0], line) for line in lines]
         kept = [line for task, line in tasks if task in finished]
         return kept, [line for task, line in tasks if task == str(learnt + 1)]
+
+
+def _place_of(line: str) -> tuple[str, ...]:
+    """What tells a row of metrics.csv from the others of its run: the task, the phase and so on, and the layer."""
+    first = [option.name for option in fields(Row)].index("seconds")
+    return (*line.split(",")[:first], line.rpartition(",")[2])
 
 
 def _known(value: Any) -> Any:

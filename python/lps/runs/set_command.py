@@ -10,8 +10,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from lps.cli import FAILED, Output, Parser, between, complain
-from lps.errors import ConfigError
+from lps.cli import FAILED, Output, Parser, between
+from lps.errors import ConfigError, complain
 from lps.launchers import LAUNCHERS, Launch
 from lps.launchers.slurm import EXECUTORS
 from lps.options import read_yaml, shown

@@ -20,6 +20,7 @@ from lps.methods.lps.config import PATTERNS, PER_TASK, SHARINGS, LPSConfig, Task
 from lps.options import TEXT, Text, convert, listed, one_line, option, read_yaml, shown
 from lps.private import NORMS
 from lps.reading import read_bytes
+from lps.runs.loggers import LOGGERS
 from lps_kernels.owner import MAX_TASKS
 
 PRESETS = ("quick", "paper")
@@ -82,6 +83,12 @@ class Settings:
     save_every: Seconds = option(
         60.0, "SECONDS", "how often the state of the task being learnt is saved", expected="seconds above 0, up to 1e9"
     )
+    log: Text = option(
+        "tensorboard",
+        "NAME[,NAME]",
+        f"tools that show the values of the run: {', '.join(LOGGERS)}",
+        expected=f"one or several of {', '.join(LOGGERS)}, as in tensorboard,wandb",
+    )
     output: Text | None = option(
         None, "DIR", "run directory; by default the next free runs/<benchmark>-<number>", expected=TEXT
     )
@@ -95,6 +102,13 @@ class Settings:
             value, choices = getattr(self, chosen.name), chosen.metadata.get("choices")
             if choices and value not in choices:
                 raise ConfigError(f"{chosen.name}: expected {chosen.metadata['expected']}, got {shown(value)}")
+        if not LOGGERS.keys() >= set(self.loggers):
+            raise ConfigError(f"log: expected one or several of {', '.join(LOGGERS)}, got {shown(self.log)}")
+
+    @property
+    def loggers(self) -> tuple[str, ...]:
+        """The names in ``log``, each once."""
+        return tuple(dict.fromkeys(name.strip() for name in self.log.split(",")))
 
     @property
     def seed(self) -> int:
@@ -117,6 +131,12 @@ class Settings:
         seed = self.seed if self.stream_seed is None else self.stream_seed
         return Source(self.benchmark, seed, self.tasks, options)
 
+    def flat(self) -> dict[str, object]:
+        """All settings by name, without sections."""
+        own = {name: value for name, value in asdict(self).items() if name not in _SECTIONS}
+        of_method = {f"{self.method}.{name}": value for name, value in self.method_options.items()}
+        return {**asdict(self.lps), **of_method, **own, **self.options}
+
     def to_yaml(self) -> str:
         """The same settings as a file for ``--config``."""
         return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)
@@ -132,7 +152,7 @@ _SECTIONS = {
 _OWN = {option.name for option in fields(Settings)} - set(_SECTIONS)
 
 # Settings that do not affect weights learnt already.
-_MAY_CHANGE = {"data_dir", "download", "tasks", "fill_last", "device", "threads", "save_every", "output"}
+_MAY_CHANGE = {"data_dir", "download", "tasks", "fill_last", "device", "threads", "save_every", "log", "output"}
 
 
 def read_settings(path: Path) -> dict[str, object]:
@@ -165,13 +185,21 @@ def settings_from(given: Mapping[str, object]) -> Settings:
         raise ConfigError(f"method: expected one of {', '.join(METHODS)}, got {shown(method)}")
     flat = {**preset(benchmark, given.get("preset", Settings.preset)), **given}
     of_method = {name: value for name, value in flat.items() if name in _SECTIONS["method_options"]}
-    own = {name: value for name, value in flat.items() if name in _SECTIONS["options"] and value is not None}
+    own = own_options(
+        str(benchmark),
+        {name: value for name, value in flat.items() if name in _SECTIONS["options"] and value is not None},
+    )
+    count = known(benchmark).count
+    if count is not None and not {"tasks", "alpha"} <= given.keys():
+        data_dir = flat.get("data_dir")
+        tasks = count(own, Path(data_dir) if isinstance(data_dir, str) and data_dir else None)
+        flat = {**flat, "tasks": tasks, "alpha": 1 / tasks, **given}
     return convert(
         {
             **{name: value for name, value in flat.items() if name in _OWN},
             "lps": {name: value for name, value in flat.items() if name in _SECTIONS["lps"]},
             "method_options": asdict(_method_options(method, of_method)),
-            "options": asdict(own_options(str(benchmark), own)),
+            "options": asdict(own),
         },
         Settings,
     )
@@ -252,10 +280,8 @@ def first_task_key(settings: Settings) -> str:
 
 def _fixed(settings: Settings) -> dict[str, object]:
     """Settings that must stay the same when a run is resumed, for all tasks."""
-    own = {f"{settings.method}.{name}": value for name, value in settings.method_options.items()}
-    values = {**asdict(settings.lps), **asdict(settings), **settings.options, **own}
-    values["stream_seed"] = settings.source().seed
-    left_out = {*_MAY_CHANGE, *_SECTIONS, *PER_TASK}
+    values = {**settings.flat(), "stream_seed": settings.source().seed}
+    left_out = {*_MAY_CHANGE, *PER_TASK}
     return {name: value for name, value in values.items() if name not in left_out}
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lps.draft import Draft
 from lps.errors import FileFormatError
@@ -18,12 +18,13 @@ from lps.methods.lps.plan import LayerPlan
 from lps.methods.lps.shares import density, reused
 from lps.methods.lps.steppers import ComposedStepper, FusedStepper, OptimizerFactory, Stepper, Weight, project
 from lps.methods.lps.straight_through import StraightThrough
+from lps.methods.split import SplitLearner
 from lps.options import shown
-from lps.partition import Partition, is_sound, parts
+from lps.partition import Partition, parts
 from lps.runs.checkpoint import fitting
 from lps.task import Task, steps_per_epoch
 from lps_kernels import Selection, pack_bits, unpack_bits
-from lps_kernels.owner import KEPT_BIT, TASK_BITS, free_coordinates, is_kept
+from lps_kernels.owner import free_coordinates, is_kept
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
@@ -37,7 +38,7 @@ def phases_of(config: TaskConfig) -> list[Phase]:
     return [Phase(name, epochs) for name, epochs in zip(names, config.epochs, strict=True)]
 
 
-class PhasedLearner:
+class PhasedLearner(SplitLearner):
     """Learns one task, from its first step until it can be committed."""
 
     def __init__(
@@ -49,19 +50,10 @@ class PhasedLearner:
         draft: Draft,
         optimizer: OptimizerFactory | None,
     ) -> None:
-        self.net, self.task, self.config, self.plans, self.draft = net, task, config, plans, draft
-        self.number = draft.number
+        super().__init__(net, task, config, draft)
+        self.plans = plans
         self.phases: Sequence[Phase] = phases_of(config)
-        self.device = next(net.parameters()).device
-        self.lr = 0.0
         self.phase: str | None = None  # the latest that has begun
-        others = self._make_trainable(draft)
-        # The common tensors that change meanwhile; buffers of a user's own module are put back after the task.
-        self._changing = [
-            name
-            for name, tensor in net.common_tensors()
-            if self.number == 1 or name in net.private_names or not isinstance(tensor, nn.Parameter)
-        ]
         self.weights = [self._begin(*layer, plan) for layer, plan in zip(net.prunable(), plans, strict=True)]
         per_epoch = steps_per_epoch(task.train, config.batch_size)
         steps = config.epochs[1] * per_epoch
@@ -71,47 +63,15 @@ class PhasedLearner:
             else StraightThrough(self.weights, steps, per_epoch)
         )
         self._stepper: Stepper = (
-            FusedStepper(self.weights, others, config)
+            FusedStepper(self.weights, self.others, config)
             if optimizer is None
-            else ComposedStepper(net.backbone, self.weights, others, config, optimizer)
+            else ComposedStepper(net.backbone, self.weights, self.others, config, optimizer)
         )
 
     @property
     def rho(self) -> float:
         """The penalty of the latest step, 0 where there is none."""
         return self._solver.rho
-
-    def begin_epoch(self) -> None:
-        """Back to training mode: validation or a listener may have changed it."""
-        self.net.train()
-
-    def _make_trainable(self, draft: Draft) -> list[nn.Parameter]:
-        """Add the head; returns the parameters that are trained beside the prunable weights."""
-        net = self.net
-        head = self.task.make_head(net.features).to(self.device, net.like.dtype)
-        draft.add_head(head)
-        for parameter in net.parameters():
-            parameter.grad = None  # left by a backward pass of the caller
-        for partition, weight in net.prunable():
-            weight.requires_grad_(True)
-            for tensor in (weight, partition.owner, partition.w_bar):
-                tensor.data = tensor.data.contiguous()  # channels-last backbones; the operators write in place
-        if self.number == 1:
-            common = [parameter for parameter in net.common_parameters() if parameter.requires_grad]
-        else:
-            common = self._start_private()
-        return [*head.parameters(), *common]
-
-    @torch.no_grad()
-    def _start_private(self) -> list[nn.Parameter]:
-        """Private tensors of a later task start with task 1's values; returns the trainable ones."""
-        trained = []
-        for tensor, value in self.net.private_pairs(1):
-            tensor.copy_(value)
-            if isinstance(tensor, nn.Parameter):
-                tensor.requires_grad_(True)
-                trained.append(tensor)
-        return trained
 
     @torch.no_grad()
     def _begin(self, partition: Partition, weight: nn.Parameter, plan: LayerPlan) -> Weight:
@@ -150,28 +110,9 @@ class PhasedLearner:
         if phase == self.config.solver:
             self._solver.before_step(step, fit)
 
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Logits of the task being learnt."""
-        features = self.net.backbone(inputs)
-        self.net.check_features(features)
-        logits: Tensor = self.net.heads[-1](features)
-        return logits
-
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
-        """The loss of the task alone."""
-        return loss
-
     def step(self, lr_factor: float) -> None:
         """One step of all weights from the gradients of a backward pass."""
         self.lr = self._stepper.step(lr_factor, self.rho)
-
-    def validate(self) -> float:
-        """Accuracy on the validation examples, in fp32; NaN if there are none."""
-        torch.clear_autocast_cache()
-        validation = self.task.validation
-        if validation is None:
-            return float("nan")
-        return self.net.accuracy(self.number, validation, loader=self.task.loader)
 
     @torch.no_grad()
     def _prune(self) -> None:
@@ -192,47 +133,26 @@ class PhasedLearner:
             share = fit.report.shares[name] = reused(weight)
             fit.log(FINAL, "layer", 0, name, share=share, density=density([weight]))
 
-    def end(self) -> None:
-        """Undo what a user's own module has done to tensors that are frozen."""
-        self.draft.restore_frozen()
-
     def close(self) -> None:
         """Leave the backbone with plain parameters."""
         self._stepper.close()
 
     def commit(self, task: Task, fit: Fit) -> None:
         """Make the kept weights and masks part of the network."""
-        self._check_weights(fit)
+        self.check_weights((weight.v for weight in self.weights), fit, FINAL, self.config.epochs[2])
         spent = [plan.spent for plan in self.plans]
         self.draft.commit(task, [weight.v for weight in self.weights], spent, fit.input_shape)
-
-    def _check_weights(self, fit: Fit) -> None:
-        """Refuse infinite or NaN weights: the loss cannot show what the last step did. Buffers may hold infinities."""
-        tensors = [*(weight.v for weight in self.weights), *self.net.heads[-1].state_dict(keep_vars=True).values()]
-        tensors += [tensor for _, tensor in self.net.common_tensors()]
-        own = {id(weight.v) for weight in self.weights}
-        for tensor in tensors:
-            infinite = not isinstance(tensor, nn.Parameter) and id(tensor) not in own
-            if not is_sound(tensor.detach().contiguous(), infinite=infinite):
-                raise fit.diverged("a weight became infinite or NaN", FINAL, self.config.epochs[2])
-
-    def _common(self, name: str) -> Tensor:
-        """The backbone's tensor of this name as it is now: a module may put another in a buffer's place."""
-        module, _, attribute = name.rpartition(".")
-        return cast("Tensor", getattr(self.net.backbone.get_submodule(module), attribute))
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, projections, head, common tensors and optimiser."""
         return {
             "phase": self.phase,
             "rho": self.rho,
-            "lr": self.lr,
+            **self.common_state(),
             "v": [weight.v for weight in self.weights],
             "centre": [weight.centre for weight in self.weights],
             "keep": [[weight.selection.keep_free, weight.selection.keep_owned] for weight in self.weights],
             "kept": [pack_bits(is_kept(weight.partition.owner)) for weight in self.weights],
-            "head": dict(self.net.heads[-1].state_dict()),
-            "common": [self._common(name) for name in self._changing],
             "stepper": self._stepper.state_dict(),
         }
 
@@ -247,12 +167,8 @@ class PhasedLearner:
             if not (0 <= free <= weight.plan.free and 0 <= owned <= weight.plan.owned):
                 raise FileFormatError(f"keep of {weight.partition.name}: expected counts of its groups, got {keep}")
             weight.selection.keep_free, weight.selection.keep_owned = int(free), int(owned)
-            flags = unpack_bits(kept.to(self.device), weight.v.shape)
-            owner = weight.partition.owner
-            owner.copy_((owner & TASK_BITS) | flags.to(torch.uint8) * KEPT_BIT)
-        self.net.heads[-1].load_state_dict(state["head"])
-        for name, values in zip(self._changing, state["common"], strict=True):
-            self._common(name).copy_(fitting(name, values, self._common(name)))
+            weight.partition.set_kept(unpack_bits(kept.to(self.device), weight.v.shape))
+        self.load_common_state(state)
         if phase is not None:
             self._make_ready(phase)
             self._stepper.load_state_dict(state["stepper"])
@@ -262,6 +178,6 @@ class PhasedLearner:
                 weight.centre.copy_(fitting(name, centre, weight.v))
             elif centre is not None:
                 weight.centre = fitting(name, centre, weight.v).to(self.device)
-        self._solver.rho, self.lr = float(state["rho"]), float(state["lr"])
+        self._solver.rho = float(state["rho"])
         if not (isfinite(self.rho) and isfinite(self.lr)):
             raise FileFormatError(f"rho, lr: expected numbers, got {self.rho}, {self.lr}")

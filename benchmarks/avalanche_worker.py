@@ -1,0 +1,133 @@
+"""One of Avalanche's strategies on permuted MNIST, in a process of its own.
+
+Run by the Python of Avalanche's own virtual environment, which has none of this project's packages:
+``python avalanche_worker.py REQUEST.json``. The request names the strategy, its arguments, a file with the tasks (.npz:
+``train``, ``train_labels``, ``test``, ``test_labels``, ``orders``), epochs, batch size, learning rate, dropout, seed
+and threads. Prints a JSON object: the accuracy matrix, the seconds of training and its steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+HIDDEN, CLASSES = 2000, 10
+# Its declarations last as long as it does.
+TORCHVISION = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+
+class Net(nn.Module):
+    """The network of the paper's permuted MNIST, with one classifier at its end."""
+
+    def __init__(self, outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Linear(784, HIDDEN),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(HIDDEN, HIDDEN),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+        )
+        self.classifier = nn.Linear(HIDDEN, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        logits: Tensor = self.classifier(self.features(x))
+        return logits
+
+
+def main() -> None:
+    """Run the strategy of the request."""
+    request = json.loads(Path(sys.argv[1]).read_text())
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # the library prints much; the answer goes where only it goes
+    torch.set_num_threads(request["threads"])
+    torch.manual_seed(request["seed"])
+    print(json.dumps(run(request)), file=answers, flush=True)
+
+
+def run(request: dict[str, Any]) -> dict[str, Any]:
+    """Learn all tasks and test all of them after each."""
+    strategy, offset = _strategy(request)
+    train, test = _streams(request, offset)
+    matrix: list[list[float]] = []
+    seconds, steps = 0.0, 0
+    for experience, (inputs, _) in zip(train, _tasks(request, "train"), strict=True):
+        begin = perf_counter()
+        strategy.train(experience)
+        seconds += perf_counter() - begin
+        steps += request["epochs"] * -(-len(inputs) // request["batch_size"])
+        results = strategy.eval(test)
+        found = {name: value for name, value in results.items() if name.startswith("Top1_Acc_Exp/")}
+        ordered = [found[name] for name in sorted(found, key=lambda name: int(name.rpartition("Exp")[2]))]
+        matrix.append(ordered[: len(matrix) + 1])
+    return {"accuracy": matrix, "seconds": seconds, "steps": steps}
+
+
+def _strategy(request: dict[str, Any]) -> tuple[Any, int]:
+    """The strategy, and by how much the labels of one task differ from those of the next."""
+    _let_torchvision_load()
+    from avalanche.evaluation.metrics import accuracy_metrics  # type: ignore[import-not-found]  # noqa: PLC0415
+    from avalanche.models import as_multitask  # type: ignore[import-not-found]  # noqa: PLC0415
+    from avalanche.models.packnet import PackNetModel  # type: ignore[import-not-found]  # noqa: PLC0415
+    from avalanche.training import supervised  # type: ignore[import-not-found]  # noqa: PLC0415
+    from avalanche.training.plugins import EvaluationPlugin  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    name, arguments = request["strategy"], dict(request["arguments"])
+    model: nn.Module
+    if name == "PackNet":  # it has one head over all classes
+        offset = CLASSES
+        model = PackNetModel(Net(CLASSES * request["tasks"], request["dropout"]))
+    else:
+        offset = 0
+        model = as_multitask(Net(CLASSES, request["dropout"]), "classifier")
+    strategy = getattr(supervised, name)(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), request["lr"]),
+        criterion=nn.CrossEntropyLoss(),
+        train_mb_size=request["batch_size"],
+        train_epochs=request["epochs"],
+        eval_mb_size=1000,
+        evaluator=EvaluationPlugin(accuracy_metrics(experience=True), loggers=[]),
+        **arguments,
+    )
+    return strategy, offset
+
+
+def _let_torchvision_load() -> None:
+    """Declare the operators that torchvision's compiled part would bring: built for CUDA, it may not load."""
+    for name in ("nms", "qnms"):
+        TORCHVISION.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
+
+
+def _tasks(request: dict[str, Any], part: str) -> list[tuple[Tensor, Tensor]]:
+    arrays = np.load(request["data"])
+    images = torch.from_numpy(arrays[part]).float() / 255
+    labels = torch.from_numpy(arrays[f"{part}_labels"]).long()
+    return [(images[:, torch.from_numpy(order)], labels) for order in arrays["orders"]]
+
+
+def _streams(request: dict[str, Any], offset: int) -> tuple[Any, Any]:
+    from avalanche.benchmarks import tensors_benchmark  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    parts = {
+        part: [(inputs, labels + offset * number) for number, (inputs, labels) in enumerate(_tasks(request, part))]
+        for part in ("train", "test")
+    }
+    benchmark = tensors_benchmark(
+        train_tensors=parts["train"], test_tensors=parts["test"], task_labels=list(range(request["tasks"]))
+    )
+    return benchmark.train_stream, benchmark.test_stream
+
+
+if __name__ == "__main__":
+    main()

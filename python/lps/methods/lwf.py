@@ -1,0 +1,87 @@
+"""Learning without forgetting (Li and Hoiem, TPAMI 2018): the earlier heads go on answering as before, on new inputs.
+
+Eq. (3): while a task is learnt, the answers of every earlier head to the task's own inputs are pulled towards those of
+the network before the task, both softened by the temperature T. The terms of all earlier heads are added to the loss,
+and shared weights and all heads are trained together, with no warm-up of the new head. The cross entropy of Eq. (2) is
+taken as the divergence, which differs by a constant: it is 0 where nothing has changed, and has the same gradients.
+
+The earlier answers come from a copy of the network, as augmented inputs are new in every epoch. The weight of the
+terms (1) and T (2) are the paper's.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from msgspec import Meta
+from torch import Tensor, nn
+from torch.nn.functional import kl_div
+
+from lps.errors import ConfigError
+from lps.methods.dense import Dense, DenseLearner
+from lps.options import option
+from lps.task import Task
+
+
+@dataclass(frozen=True)
+class LwFOptions:
+    """Options of :class:`LwF`."""
+
+    strength: Annotated[float, Meta(ge=0, le=1e9)] = option(
+        1.0, "LAMBDA", "weight of every earlier head's answers in the loss", expected="a number from 0 to 1e9"
+    )
+    temperature: Annotated[float, Meta(gt=0, le=1e3)] = option(
+        2.0, "T", "softens the answers that are compared", expected="a number above 0, up to 1,000"
+    )
+
+
+class LwFLearner(DenseLearner):
+    """Adds what the earlier heads lose to the loss."""
+
+    own: LwFOptions
+
+    def begin_task(self) -> None:
+        """Copy the network as it is before the task."""
+        if self.number > 1:
+            self.old_backbone = deepcopy(self.net.backbone).eval()
+            self.old_heads = deepcopy(self.net.heads[: self.number - 1]).eval()
+
+    def trained_beside(self) -> list[nn.Parameter]:
+        """All heads."""
+        return list(self.net.heads.requires_grad_(True).parameters())
+
+    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+        """Eq. (3) without its weight decay."""
+        if self.number == 1:
+            return loss
+        with torch.no_grad():
+            old_features = self.old_backbone(inputs)
+            wanted = [head(old_features) for head in self.old_heads]
+        for head, answers in zip(self.net.heads, wanted, strict=False):
+            loss = loss + self.own.strength * distillation(head(self.features), answers, self.own.temperature)
+        return loss
+
+
+class LwF(Dense):
+    """Distils the network before the task into the earlier heads."""
+
+    name = "lwf"
+    options = LwFOptions
+    own_losses = False  # what is compared are class probabilities
+    task_learner = LwFLearner
+
+    def check_task(self, task: Task) -> None:
+        """Earlier heads must be able to read the features of the task being learnt."""
+        super().check_task(task)
+        if self.net.norms != "frozen":
+            raise ConfigError(f"norms: lwf compares the answers of all heads in one network, got {self.net.norms}")
+
+
+def distillation(logits: Tensor, wanted: Tensor, temperature: float) -> Tensor:
+    """The divergence of softened answers from the wanted ones, a mean over examples."""
+    kind = torch.promote_types(logits.dtype, torch.float32)  # autocast gives logits in bf16
+    got, targets = (torch.log_softmax(values / temperature, 1, dtype=kind) for values in (logits, wanted))
+    return kl_div(got, targets, reduction="batchmean", log_target=True)
