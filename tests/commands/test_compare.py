@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 from lps import compare, train
+from lps.launchers.base import Command
+from lps.launchers.slurm import Job
 from lps.runs.report import FILES
 
 from tests.command import ENVIRONMENT, command, refused, run
@@ -291,8 +293,35 @@ def test_slurm_without_submitit(
     )
 
 
+needs_submitit = pytest.mark.skipif(
+    importlib.util.find_spec("submitit") is None, reason="submitit (extra slurm) is not installed"
+)
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="submitit (extra slurm) is not installed")
+@needs_submitit
+def test_a_job_that_has_to_make_room_saves_its_state_and_is_queued_again(tmp_path: Path) -> None:
+    """The signal that Slurm would send goes to the process of submitit's local executor."""
+    import submitit  # noqa: PLC0415
+    from submitit.local.local import LocalJobEnvironment  # noqa: PLC0415
+
+    arguments = ("--method", "finetune", "--epochs", "200,1,1", "--tasks", "2", "--resume-if-begun", "--output")
+    job = Job(Command("run", tuple(command("lps.train", *arguments, tmp_path / "run")), tmp_path / "logs"))
+    executor = submitit.AutoExecutor(tmp_path / "jobs", cluster="local")
+    executor.update_parameters(timeout_min=20)
+    submitted = executor.submit(job)
+    controller = submitted._process
+    wait_for(tmp_path / "run" / "metrics.csv", controller)
+    (process,) = Path(f"/proc/{controller.pid}/task/{controller.pid}/children").read_text().split()
+    os.kill(int(process), LocalJobEnvironment._usr_sig())
+    while not submitted.done():
+        time.sleep(LOOKS)
+    assert "goes on in " in (tmp_path / "logs" / "run.out").read_text()
+    assert len(results_of(tmp_path / "run")["tasks"]) == 2
+
+
+@pytest.mark.slow
+@needs_submitit
 def test_slurm_jobs_give_the_same_table(place: Path, directory: Path) -> None:
     slurm = ("--launcher", "slurm", "--slurm-executor", "local", "--slurm", "timeout_min=20")
     done = run(place, "lps.compare", *SET, "--output", "jobs", *slurm)

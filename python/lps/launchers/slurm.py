@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from time import sleep
 from typing import Any
 
@@ -36,8 +38,10 @@ class Job:
         from submitit.helpers import DelayedSubmission  # noqa: PLC0415
 
         if self.process is not None:
-            self.process.send_signal(signal.SIGTERM)
-            self.process.wait()
+            # This is a signal handler, and wait() of the interrupted call holds the lock of the process object.
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(self.process.pid, signal.SIGTERM)
+                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         return DelayedSubmission(Job(self.command))
 
 
