@@ -26,6 +26,8 @@ from lps_kernels.tf32 import apply_to_torch
 
 COMMANDS = {
     "train": "learn a benchmark's tasks one after another into one file",
+    "compare": "learn a benchmark by several methods with several seeds and compare them in a table",
+    "sweep": "learn a benchmark with several values of some settings and compare them in a table",
     "eval": "check a file's digests and every task's accuracy",
     "export": "cut one task out of a file, for torch, for ONNX or as a file of its own",
     "infer": "classify arrays or images with one task of a file",

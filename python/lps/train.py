@@ -7,7 +7,7 @@ from lps.environment import share_cores
 share_cores()  # before anything loads torch
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,16 +16,19 @@ from typing import TextIO, cast
 from lps.cli import COMMANDS, Output, Parser, guarded, use_device
 from lps.data import BENCHMARKS
 from lps.errors import ConfigError, complain
-from lps.methods import METHODS
+from lps.methods import METHODS, Method
 from lps.methods.base import EVERY_METHOD_USES
 from lps.methods.lps.config import LPSConfig
 from lps.runs.directory import CONFIG
+from lps.runs.first_task import begin_with_first_task
 from lps.runs.loggers import check_installed
 from lps.runs.progress import summary
 from lps.runs.run import train
 from lps.runs.settings import Settings, read_settings, settings_from
 
 PROG = "lps.train"
+
+_OF_TRAINING = {option.name for option in fields(LPSConfig)}
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class _Command:
 
     settings: Settings
     output: Path | None
+    first_task: Path | None
     resume: bool
     print_config: bool
 
@@ -56,6 +60,9 @@ def _main(arguments: list[str]) -> int:
     device = use_device(settings.device, settings.threads)
     screen = Output(sys.stdout, needed=False)
     with redirect_stdout(cast("TextIO", screen)):  # a closed pipe or a full disk must not end training
+        if output is not None and command.first_task is not None and before is None:
+            begin_with_first_task(settings, output, command.first_task, device)
+            before = settings
         results, path = train(settings, output, before, device)
         print(summary(results, str(path)), flush=True)
     if screen.problem is not None:
@@ -68,9 +75,24 @@ def _parser() -> Parser:
     parser = Parser(PROG, f"{COMMANDS['train'].capitalize()}. {text}")
     parser.add_argument("--config", action="append", default=[], metavar="FILE", help="YAML file of settings")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --output, or beside --config")
+    parser.add_argument(
+        "--resume-if-begun", action="store_true", help="the same if --output holds a run; otherwise begin one"
+    )
+    parser.add_argument(
+        "--first-task",
+        metavar="DIR",
+        help="begin with a copy of task 1 from this run directory, where it is learnt first if it is not yet",
+    )
     parser.add_argument("--print-config", action="store_true", help="print the settings as YAML and exit")
-    parser.add_options("the run", (option for option in fields(Settings) if option.metadata))
-    parser.add_options("how a task is learnt", fields(LPSConfig))
+    add_settings(parser)
+    return parser
+
+
+def add_settings(parser: Parser, without: Collection[str] = ()) -> None:
+    """Add a flag for every setting of a run but those named."""
+    own = [option for option in fields(Settings) if option.metadata]
+    parser.add_options("the run", (option for option in own if option.name not in without))
+    parser.add_options("how a task is learnt", (option for option in fields(LPSConfig) if option.name not in without))
     for name, method in METHODS.items():
         if fields(method.options):
             parser.add_options(f"only for --method {name}", fields(method.options), f"{name}.")
@@ -79,13 +101,18 @@ def _parser() -> Parser:
         owners.setdefault(benchmark.options, []).append(name)
     for kind, names in owners.items():
         parser.add_options(f"only for {', '.join(names)}", fields(kind))
-    return parser
 
 
 def _parse(arguments: list[str]) -> _Command:
     parser = _parser()
     flags = vars(parser.parse_args(arguments))
-    files, resume, print_config = (flags.pop(name) for name in ("config", "resume", "print_config"))
+    files, resume, if_begun, first_task, print_config = (
+        flags.pop(name) for name in ("config", "resume", "resume_if_begun", "first_task", "print_config")
+    )
+    for flag, value in (("--resume-if-begun", if_begun), ("--first-task", first_task)):
+        if value and "output" not in flags:
+            parser.error(f"{flag}: say which run to begin or to go on with: --output DIRECTORY")
+    resume = resume or (if_begun and (Path(flags["output"]) / CONFIG).is_file())
     if resume and not files:
         if "output" not in flags:
             parser.error("--resume: say which run to go on with: --output DIRECTORY or --config FILE")
@@ -104,16 +131,24 @@ def _parse(arguments: list[str]) -> _Command:
     output = None if settings.output is None else Path(settings.output)
     if resume and output is None:
         output = Path(files[-1]).parent
-    return _Command(settings, output, resume, print_config)
+    return _Command(settings, output, None if first_task is None else Path(first_task), resume, print_config)
 
 
 def check_used(flags: Mapping[str, object]) -> None:
     """Refuse a setting of training that the method does not read."""
     method = METHODS.get(str(flags.get("method", Settings.method)))
-    for name in {option.name for option in fields(LPSConfig)} & set(flags):
-        if method is not None and name not in EVERY_METHOD_USES | method.uses:
+    for name in flags:
+        if method is not None and not is_read(name, method) and "." not in name:
             readers = ", ".join(other for other, kind in METHODS.items() if name in kind.uses)
             raise ConfigError(f"{name}: {method.name} does not use it ({readers} do); leave it out")
+
+
+def is_read(name: str, method: type[Method]) -> bool:
+    """Whether a method reads a setting; those of the run and of the benchmark count for every method."""
+    owner, dot, _ = name.partition(".")
+    if dot:
+        return owner == method.name
+    return name not in _OF_TRAINING or name in EVERY_METHOD_USES | method.uses
 
 
 def _check_is_run(path: Path) -> None:

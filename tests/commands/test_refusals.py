@@ -40,6 +40,8 @@ def contents() -> dict[Path, bytes | None]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ("--resume-if-begun", "--resume-if-begun: say which run to begin or to go on with"),
+        ("--first-task x", "--first-task: say which run to begin or to go on with"),
         ("--benchmark nope", "benchmark: expected one of permuted-digits, permuted-mnist"),
         ("--preset slow", "preset: expected one of quick, paper, got slow"),
         ("--epochs 1,2", "epochs: expected three counts of at least 0, got (1, 2)"),

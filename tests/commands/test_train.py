@@ -95,6 +95,7 @@ def test_results(directory: Path) -> None:
     weights = 64 * 256 + 256 * 256
     assert results["separate_bytes"] == TASKS * 4 * (weights + 2 * 256 + 10 * 256 + 10)
     assert results["seconds"] == pytest.approx(sum(task["seconds"] for task in results["tasks"]))
+    assert 50e6 < results["peak_memory_bytes"] < 5e9  # torch alone takes some 200 MB
     for task, learnt in zip(results["tasks"], load(directory / "model.lps").learnt, strict=True):
         assert (task["name"], task["digest"]) == (learnt.name, learnt.digest)
         assert set(task["phase_seconds"]) == {"warm-up", "straight-through", "final"}
@@ -131,7 +132,7 @@ def test_a_run_that_is_stopped_three_ways_ends_as_if_it_had_not_been(place: Path
     assert len(digests(output)) == 3
     assert run(place, "lps.train", "--resume", "--output", output).returncode == 0
     assert digests(output) == digests(directory)
-    measured = {"artifact_bytes", "seconds", "tasks"}
+    measured = {"artifact_bytes", "seconds", "peak_memory_bytes", "tasks"}
     ours, theirs = results_of(output), results_of(directory)
     assert {key: ours[key] for key in ours if key not in measured} == {
         key: theirs[key] for key in theirs if key not in measured

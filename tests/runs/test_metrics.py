@@ -66,3 +66,19 @@ def test_capacity_and_density(net: Lifelong) -> None:
 def test_separate_networks_hold_the_backbone_each_and_a_head(net: Lifelong) -> None:
     backbone, heads = 8 + 2 + 6, (30 + 10) + (6 + 2)
     assert metrics.separate_bytes(net) == 4 * (2 * backbone + heads)
+
+
+def test_forward_transfer_is_against_a_network_of_its_own() -> None:
+    matrix: metrics.Matrix = [[0.9, None, None], [0.8, 0.7, None], [0.7, 0.6, 0.5]]
+    alone: metrics.Matrix = [[0.1, None, None], [0.1, 0.5, None], [0.1, 0.5, 0.6]]
+    assert metrics.forward_transfer(matrix, alone) == pytest.approx(((0.7 - 0.5) + (0.5 - 0.6)) / 2)
+    assert metrics.forward_transfer(matrix, matrix) == 0
+    assert isnan(metrics.forward_transfer([[0.9]], [[0.8]]))
+
+
+def test_mean_and_deviation() -> None:
+    assert metrics.mean_and_deviation([1.0, 2.0, 4.0]) == pytest.approx((7 / 3, (7 / 3) ** 0.5))
+    mean, deviation = metrics.mean_and_deviation([0.5])
+    assert mean == 0.5
+    assert isnan(deviation)
+    assert all(map(isnan, metrics.mean_and_deviation([])))

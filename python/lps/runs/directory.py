@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import count
 from math import isfinite, isnan
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from types import TracebackType
 from typing import Annotated, Any
 
@@ -73,10 +74,13 @@ class Records:
 
     accuracy: list[list[float]] = field(default_factory=list)  # row i: tasks 1 to i after task i
     tasks: list[TaskRecord] = field(default_factory=list)
+    peak_memory_bytes: int | None = None  # of the process; the largest, if the run was resumed
 
     def add(self, report: TaskReport, digest: str, accuracy: list[float], seconds: float) -> None:
         """Append a task."""
         self.accuracy.append(accuracy)
+        peak = getrusage(RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in kB
+        self.peak_memory_bytes = max(peak, self.peak_memory_bytes or 0)
         self.tasks.append(
             TaskRecord(
                 name=report.name,
@@ -98,6 +102,7 @@ class _Results:
 
     accuracy: list[list[Share | None]]
     tasks: list[TaskRecord]
+    peak_memory_bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None  # records of earlier versions have none
 
 
 def make_next(benchmark: str) -> Path:
@@ -144,6 +149,15 @@ def check_members(path: Path) -> None:
             raise FileFormatError(f"{file}: cannot be read: {error.strerror}; put the file of the run there") from None
 
 
+def is_complete(path: Path, tasks: int) -> bool:
+    """Whether the run in this directory has learnt and saved so many tasks."""
+    try:
+        results = parse_json(read_bytes(path / RESULTS, MOST_BYTES))
+        return isinstance(results, dict) and results["artifact_bytes"] is not None and len(results["tasks"]) == tasks
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
 def _memories(path: Path) -> list[Path]:
     return list(path.glob(MEMORY.format("*")))
 
@@ -187,13 +201,16 @@ def read_records(path: Path, learnt: Sequence[Learnt], *, forgets: bool) -> Reco
         changed = record.digest != task.digest and not (forgets and number < len(learnt))
         if record.name != task.name or changed:
             raise FileFormatError(f"{file}: is not of the tasks in {MODEL}, from {task.name} on; {remedy}")
-    return Records(rows, tasks)
+    return Records(rows, tasks, results.peak_memory_bytes)
 
 
-def write_results(path: Path, settings: Settings, method: Method, records: Records) -> dict[str, Any]:
-    """Write results.json; returns its contents."""
-    model = path / MODEL
-    results = _results_of(settings, method, records, model.stat().st_size if model.exists() else None)
+def write_results(
+    path: Path, settings: Settings, method: Method, records: Records, *, saved: bool = True
+) -> dict[str, Any]:
+    """Write results.json; returns its contents. Until the file with all of these tasks is ``saved``, its size is
+    unknown.
+    """
+    results = _results_of(settings, method, records, (path / MODEL).stat().st_size if saved else None)
     write_atomically(path / RESULTS, (json.dumps(results, indent=1, allow_nan=False) + "\n").encode())
     return results
 
@@ -213,6 +230,7 @@ def _results_of(settings: Settings, method: Method, records: Records, artifact_b
         **method.figures(),
         "artifact_bytes": artifact_bytes,
         "seconds": sum(task.seconds for task in records.tasks),
+        "peak_memory_bytes": records.peak_memory_bytes,
         "tasks": [asdict(task) for task in records.tasks],
         "version": __version__,
         "threads": torch.get_num_threads(),
@@ -291,7 +309,7 @@ class RunDirectory:
         memory = self.path / MEMORY.format(len(net.learnt))
         if method.memory:
             write_atomically(memory, encode(method.memory))
-        results = write_results(self.path, self.settings, method, records)
+        results = write_results(self.path, self.settings, method, records, saved=False)
         accuracies = {f"test accuracy/task {i}": value for i, value in enumerate(records.accuracy[-1], start=1)}
         summary = {name.replace("_", " "): results[name] for name in _SUMMARY if results[name] is not None}
         self._loggers.add(accuracies | summary, self._steps)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from math import isnan
+from math import isnan, sqrt
 from typing import TYPE_CHECKING
 
 import torch
@@ -60,6 +60,22 @@ def bwt(matrix: Matrix) -> float:
 def incremental_accuracy(matrix: Matrix) -> float:
     """Mean over all rows of the mean over the tasks learnt by then; NaN before the first."""
     return _mean([_mean(_learnt(row)) for row in matrix])
+
+
+def forward_transfer(matrix: Matrix, alone: Matrix) -> float:
+    """Forward transfer: mean over all tasks from the second on of the accuracy when it was learnt minus that of a
+    network of its own, whose matrix is ``alone``; NaN for a single task.
+    """
+    learnt, apart = ([_learnt(row)[-1] for row in rows[1:]] for rows in (matrix, alone))
+    return _mean([accuracy - reference for accuracy, reference in zip(learnt, apart, strict=True)])
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation (that of a sample, by n - 1) over seeds; NaN where there are too few values."""
+    mean = _mean(values)
+    if len(values) < 2:
+        return mean, float("nan")
+    return mean, sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def capacity(net: Lifelong) -> list[float]:

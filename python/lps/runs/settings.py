@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -248,6 +250,32 @@ def contradiction(before: Settings, now: Settings, learnt: int, *, begun: bool =
                 how = "was learnt" if task <= learnt else "is being learnt"
                 return f"{name}: task {task} {how} with {shown(first)}, got {shown(second)}; {remedy}"
     return None
+
+
+def difference(before: Settings, now: Settings) -> str | None:
+    """The first setting in which two whole runs differ, paths and speed aside; None if there is none."""
+    was, asked = ({**_fixed(settings), **_of_all_tasks(settings)} for settings in (before, now))
+    for name in was | asked:
+        if was.get(name) != asked.get(name):
+            return f"{name}: it is {shown(was.get(name))} in this run, got {shown(asked.get(name))}"
+    return None
+
+
+def _of_all_tasks(settings: Settings) -> dict[str, object]:
+    per_task = {name: [getattr(settings.of_task(i + 1), name) for i in range(settings.tasks)] for name in PER_TASK}
+    return {"tasks": settings.tasks, "device": settings.device, **per_task}
+
+
+def first_task_alone(settings: Settings) -> Settings:
+    """The settings of a run of task 1 alone that a run with these settings can go on with."""
+    return replace(settings, tasks=1, fill_last=False)
+
+
+def first_task_key(settings: Settings) -> str:
+    """The same text for settings whose task 1 is the same."""
+    alone = first_task_alone(settings)
+    values = {**_fixed(alone), **_of_all_tasks(alone)}
+    return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _fixed(settings: Settings) -> dict[str, object]:

@@ -6,18 +6,24 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Protocol
 
 from lps.errors import StoppedError
-from lps.runs.checkpoint import Checkpoint
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stoppable(Protocol):
+    """What can be asked to stop, as a checkpoint."""
+
+    stop: bool
 
 
 class Request:
     """Which signal asked to stop, 0 for none, and whom; before there is a checkpoint, a signal stops at once."""
 
     number = 0
-    checkpoint: Checkpoint | None = None
+    checkpoint: Stoppable | None = None
 
     def stopped(self, sentence: str) -> StoppedError:
         """The error to raise, with the exit code that shells give for the signal."""
