@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +19,6 @@ from lps.methods.base import Method
 from lps.methods.dense import Dense, DenseLearner
 from lps.partition import Partition
 from lps.task import Task
-from lps_kernels.owner import KEPT_BIT, TASK_BITS
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
@@ -176,10 +174,9 @@ class ChainLearner(DenseLearner):
         """The task owns the kept weights that were free, and reuses the other kept ones."""
         values, spent = [], []
         for layer, units, kept in zip(self.layers, self.open_units(), self.kept(), strict=True):
-            owner = layer.partition.owner
-            owner.copy_((owner & TASK_BITS) | kept.to(torch.uint8) * KEPT_BIT)
+            layer.partition.set_kept(kept)
             if layer.module.bias is not None:
                 layer.module.bias.masked_fill_(~units, 0)
             values.append(layer.module.weight.detach())
-            spent.append(int((kept | ~layer.partition.free()).sum()) / prod(owner.shape))
+            spent.append(int((kept | ~layer.partition.free()).sum()) / kept.numel())
         self.draft.commit(task, values, spent, input_shape)
