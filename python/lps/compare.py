@@ -23,7 +23,7 @@ from lps.runs.settings import settings_from
 from lps.train import is_read
 
 PROG = "lps.compare"
-DEFAULT = "lps,packnet,single,finetune"
+DEFAULT = "lps,packnet,ewc,single,finetune"
 ALONE = "single"  # what forward transfer is measured against
 
 KNOWN = list(METHODS)
