@@ -59,7 +59,7 @@ def test_mutators_mend_the_sums(tmp_path: Path) -> None:
 @pytest.mark.skipif(find_spec("atheris") is None, reason="needs atheris, which the extra test brings")
 def test_every_fuzzer_for_some_seconds(tmp_path: Path) -> None:
     environment = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{ROOT}"}
-    arguments = command("tests.fuzz", "all", "--seconds", "5", "--seed", "1")
+    arguments = command("tests.fuzz", "all", "--seconds", "2", "--seed", "1")
     done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-5000:]
     assert done.stdout.count("nothing found") == len(READERS)

@@ -4,8 +4,8 @@ Packed weights that are not sound are run too: the kernels find that out themsel
 
     python -m tests.native.run_samples BRIDGE.so [STEP]
 
-With a step, only every so manieth call of an op and dtype, and on two threads alone: races need no more, and each call
-takes long there.
+Calls take turns between one thread and two. With a step, only every so manieth call of an op and dtype, and on two
+threads alone: races need no more, and each call takes long there.
 
 Prints how many calls it made on which instruction sets; a sanitizer stops it at its first report.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
@@ -44,10 +44,9 @@ def main() -> None:
         ways += [Native(bridge, isa)] if step == 1 else []
         for op in REGISTRY.values():
             for dtype in raw_cpu_dtypes(op):
-                for args in islice(calls_of(op, dtype), step - 1, None, step):
-                    for native in ways:
-                        ADAPTORS[op.name](native, *args)
-                        calls += 1
+                for args, native in zip(islice(calls_of(op, dtype), step - 1, None, step), cycle(ways)):
+                    ADAPTORS[op.name](native, *args)
+                    calls += 1
     print(calls, "calls", *bridge.isas())
 
 

@@ -167,8 +167,8 @@ def kernels_in_the_sources() -> set[str]:
 
 
 # The address sanitizer sees every sample in one order, the orders taking turns. The thread sanitizer keeps a record of
-# every thread, so it sees every fifth of those with up to ``most`` elements.
-@pytest.mark.parametrize(("build", "most", "step"), [("address", 1 << 40, 1), ("thread", 110_000, 5)])
+# every thread, so it sees every tenth of those with up to ``most`` elements.
+@pytest.mark.parametrize(("build", "most", "step"), [("address", 1 << 40, 1), ("thread", 110_000, 10)])
 def test_every_kernel_runs_in_every_order_without_a_fault_that_a_sanitizer_sees(
     build: str, most: int, step: int, simulator: Build
 ) -> None:

@@ -47,7 +47,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_killed_at_a_random_moment(whole: tuple[Path, float], seed: int) -> None:
     place, seconds = whole
     output = f"killed-{seed}"

@@ -72,7 +72,7 @@ class Way:
 
 
 def ways(op: Op, sample: Sample, dtype: torch.dtype, number: int) -> Iterator[Way]:
-    """Small samples in four orders, in other dtypes than the first in two.
+    """Small samples in four orders, in other dtypes than the first in one, by turns.
 
     Large ones in one, on the other side and in the other order in the next dtype, and in only one of the two 16-bit
     dtypes, by turns.
@@ -83,11 +83,13 @@ def ways(op: Op, sample: Sample, dtype: torch.dtype, number: int) -> Iterator[Wa
             at_end = (number // 2 + op.dtypes.index(dtype)) % 2 == 0
             yield Way(LARGE_CUT, reverse if at_end else shuffled(number), at_end)
         return
-    yield Way(SMALL_CUT, reverse, at_end=True)
-    yield Way(SMALL_CUT, shuffled(number), at_end=False)
+    several = [Way(SMALL_CUT, reverse, at_end=True), Way(SMALL_CUT, shuffled(number), at_end=False)]
     if dtype == op.dtypes[0]:
+        yield from several
         yield Way(SMALL_CUT, shuffled(-1 - number), at_end=True)
         yield Way(SMALL_CUT, forward, at_end=False)
+    else:
+        yield several[number % 2]
 
 
 def run(op: Op, args: Args, way: Way) -> list[Tensor]:
