@@ -7,6 +7,7 @@ of a unit that is 0. A closed unit is 0 then for all that follows.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -126,7 +127,7 @@ class ChainMethod(Dense):
         find_chain(self.net, self.name)
 
 
-class ChainLearner(DenseLearner):
+class ChainLearner(DenseLearner, ABC):
     """Trains weights that no earlier task depends on, and gives the task the units that are open at its end.
 
     ``frozen`` is true, per layer, for weights that must not move. Their gradients are set to 0, and as the optimiser
@@ -146,17 +147,17 @@ class ChainLearner(DenseLearner):
                 values = torch.where(partition.free(), self.first_values(partition), partition.w_bar)
                 layer.module.weight.copy_(values)
 
+    @abstractmethod
     def first_values(self, partition: Partition) -> Tensor:
         """What a later task starts from, where weights are free."""
-        raise NotImplementedError
 
+    @abstractmethod
     def open_units(self) -> list[Tensor]:
         """True, per layer, for each unit that the task has now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kept(self) -> list[Tensor]:
         """True, per layer, for each weight that the task will run with, own or reused."""
-        raise NotImplementedError
 
     def connections(self, units: Sequence[Tensor]) -> list[Tensor]:
         """True, per layer, for each weight between two of these units."""

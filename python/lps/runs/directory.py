@@ -204,18 +204,17 @@ def read_records(path: Path, learnt: Sequence[Learnt], *, forgets: bool) -> Reco
     return Records(rows, tasks, results.peak_memory_bytes)
 
 
-def write_results(
-    path: Path, settings: Settings, method: Method, records: Records, *, saved: bool = True
-) -> dict[str, Any]:
+def write_results(path: Path, results: dict[str, Any], *, saved: bool = True) -> dict[str, Any]:
     """Write results.json; returns its contents. Until the file with all of these tasks is ``saved``, its size is
     unknown.
     """
-    results = _results_of(settings, method, records, (path / MODEL).stat().st_size if saved else None)
+    results = {**results, "artifact_bytes": (path / MODEL).stat().st_size if saved else None}
     write_atomically(path / RESULTS, (json.dumps(results, indent=1, allow_nan=False) + "\n").encode())
     return results
 
 
-def _results_of(settings: Settings, method: Method, records: Records, artifact_bytes: int | None) -> dict[str, Any]:
+def results_of(settings: Settings, method: Method, records: Records) -> dict[str, Any]:
+    """The contents of results.json, but for the size of the file; counting the weights of all tasks takes a while."""
     matrix: list[list[float | None]] = [[*row, *[None] * (settings.tasks - len(row))] for row in records.accuracy]
     over_time = [] if method.at_once else matrix  # the rows before the last are of a network that has learnt nothing
     return {
@@ -228,7 +227,7 @@ def _results_of(settings: Settings, method: Method, records: Records, artifact_b
         "bwt": _known(metrics.bwt(over_time)),
         "incremental_accuracy": _known(metrics.incremental_accuracy(over_time)),
         **method.figures(),
-        "artifact_bytes": artifact_bytes,
+        "artifact_bytes": None,
         "seconds": sum(task.seconds for task in records.tasks),
         "peak_memory_bytes": records.peak_memory_bytes,
         "tasks": [asdict(task) for task in records.tasks],
@@ -309,7 +308,8 @@ class RunDirectory:
         memory = self.path / MEMORY.format(len(net.learnt))
         if method.memory:
             write_atomically(memory, encode(method.memory))
-        results = write_results(self.path, self.settings, method, records, saved=False)
+        results = results_of(self.settings, method, records)
+        write_results(self.path, results, saved=False)
         accuracies = {f"test accuracy/task {i}": value for i, value in enumerate(records.accuracy[-1], start=1)}
         summary = {name.replace("_", " "): results[name] for name in _SUMMARY if results[name] is not None}
         self._loggers.add(accuracies | summary, self._steps)
@@ -317,7 +317,7 @@ class RunDirectory:
         for file in _memories(self.path):
             if file != memory:
                 file.unlink()
-        return write_results(self.path, self.settings, method, records)
+        return write_results(self.path, results)
 
     def _read_rows(self, learnt: int) -> tuple[list[str], list[str]]:
         """The rows of finished tasks, and those of the task under way; whatever else is in the file is left out."""

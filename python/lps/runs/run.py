@@ -30,6 +30,7 @@ from lps.runs.directory import (
     make_next,
     read_memory,
     read_records,
+    results_of,
     write_results,
 )
 from lps.runs.lock import locked
@@ -55,7 +56,7 @@ def train(
             net, records = _learnt_before(output, before, settings)
             if net is not None and len(net.learnt) == settings.tasks:
                 # Written again: a run that was killed right after its last task did not get to it.
-                return write_results(output, settings, _method(settings, net), records), output
+                return write_results(output, results_of(settings, _method(settings, net), records)), output
         elif output is not None:
             check_unused(output)
         benchmark = _stream(settings)
