@@ -17,16 +17,15 @@ from torch.nn.functional import cross_entropy
 
 from lps.draft import Draft
 from lps.errors import ConfigError
+from lps.methods.afresh import Afresh, AfreshLearner
 from lps.methods.base import Method
-from lps.methods.dense import Dense, DenseLearner, fitting_all
+from lps.methods.dense import DenseLearner
 from lps.methods.fit import Fit, Phase
 from lps.task import Arrays, Batch, Task, length, steps_per_epoch
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
     from lps.methods.lps.config import LPSConfig, TaskConfig
-
-FIRST = "first"  # of the memory: every tensor of the backbone before task 1
 
 
 class AllExamples(Arrays):
@@ -78,24 +77,20 @@ def _weights(task: Task) -> Tensor:
     return torch.tensor(values)
 
 
-class JointLearner(DenseLearner):
+class JointLearner(AfreshLearner):
     """Adds a head; with the last task, trains the backbone and all heads on all tasks."""
 
     method: Joint
 
-    @torch.no_grad()
     def begin_task(self) -> None:
         """With the last task, start from the first weights and new heads: the stream may have been learnt before, as a
         shorter one.
         """
+        super().begin_task()
         self.trains = self.method.is_last(self.number)
-        tensors = self.method.first_tensors()
-        if self.number == 1:
-            self.memory[FIRST] = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         if not self.trains:
             return
-        for name, values in self.memory[FIRST].items():
-            tensors[name].copy_(values)
+        self.start_afresh()
         for task, head in zip(self.method.tasks[:-1], self.net.heads, strict=False):
             head.load_state_dict(task.make_head(self.net.features).state_dict())
             head.requires_grad_(True)
@@ -120,7 +115,7 @@ class JointLearner(DenseLearner):
         return torch.cat([head(features) for head in self.net.heads], 1)
 
 
-class Joint(Dense):
+class Joint(Afresh):
     """Learns all tasks with the last one; :meth:`check` must have been called with all of them."""
 
     name = "joint"
@@ -181,11 +176,3 @@ class Joint(Dense):
         """With the whole stream."""
         stream = [[each.name, each.classes, length(each.train)] for each in self.tasks]
         return {**super().belongs_to(task, config), "stream": stream}
-
-    def first_tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the backbone, by name."""
-        return {**dict(self.net.backbone.named_parameters()), **dict(self.net.backbone.named_buffers())}
-
-    def load_memory(self, memory: dict[str, Any]) -> None:
-        """The first weights of this backbone."""
-        self.memory = {FIRST: fitting_all(FIRST, memory.get(FIRST), self.first_tensors())}

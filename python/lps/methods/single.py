@@ -6,37 +6,23 @@ learns alone.
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-
-from lps.methods.dense import Dense, DenseLearner, fitting_all
+from lps.methods.afresh import Afresh, AfreshLearner
 from lps.private import WHOLE
 
-FIRST = "first"  # of the memory: every tensor of the backbone before task 1
 
-
-class SingleLearner(DenseLearner):
+class SingleLearner(AfreshLearner):
     """Trains a network of the task's own."""
 
-    @torch.no_grad()
     def begin_task(self) -> None:
         """Start from the first weights."""
-        tensors = dict(self.net.common_tensors())
-        if self.number == 1:
-            self.memory[FIRST] = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-        for name, values in self.memory[FIRST].items():
-            tensors[name].copy_(values)
+        super().begin_task()
+        self.start_afresh()
 
 
-class Single(Dense):
+class Single(Afresh):
     """A network per task; ``net`` must be made with ``norms="network"``."""
 
     name = "single"
     forgets = False
     norms = WHOLE
     task_learner = SingleLearner
-
-    def load_memory(self, memory: dict[str, Any]) -> None:
-        """The first weights of this backbone."""
-        self.memory = {FIRST: fitting_all(FIRST, memory.get(FIRST), dict(self.net.common_tensors()))}
