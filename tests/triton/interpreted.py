@@ -147,7 +147,7 @@ def call_over_layers(name: str, layers: int) -> Args:
     scalars = (1, 1e-3, 1e-2, 0.9, 0.999, 1e-8)
     if name == "straight_through_adam_":
         thresholds, counts = torch.full((layers, 2, 2), 0.5), ([1] * layers, [1] * layers, views, elements)
-        return effective, grad, v, w_bar, owner, mean, square, thresholds, *counts, True, "all", *scalars, 0.0
+        return effective, grad, v, w_bar, owner, mean, square, thresholds, *counts, True, "all", *scalars, 0.0, [], []
     return effective, grad, v, w_bar, x, owner, mean, square, "all", "proximal", *scalars, 0.1, 0.1
 
 
@@ -278,7 +278,7 @@ def straight_through_call(
     state = ([effective], [grad], [v], [w_bar], [owner], [mean], [draw.uniform(v.shape, v.dtype)], hint[None])
     elements = [1, len(v), 1]
     counts = ([keep[0]], [keep[1]], elements, elements)
-    return *state, *counts, emerging, "all", 3, lr, lr, 0.9, 0.999, 1e-8, 0.0
+    return *state, *counts, emerging, "all", 3, lr, lr, 0.9, 0.999, 1e-8, 0.0, [], []
 
 
 @pytest.fixture
