@@ -280,6 +280,7 @@ class StraightThroughAdam(MaskedAdam):
             [selection.sharing_view for selection in selections],
             emerging=group["emerging"],
             share_cost=group["share_cost"],
-            **{name: self._moments(layers, name) for name in self.moments[2:]},
+            weight_exp_avg=self._moments(layers, "weight_exp_avg") if group["weights_learn"] else [],
+            weight_exp_avg_sq=self._moments(layers, "weight_exp_avg_sq") if group["weights_learn"] else [],
             **self._numbers(step, group, device_step),
         )

@@ -213,7 +213,7 @@ def straight_layers(count: int, grouped: bool) -> Args:
     single = [size for layer in v for size in (1, layer.numel(), 1)]
     effective, grad, w_bar, mean = ([torch.randn_like(layer) for layer in v] for _ in range(4))
     lists = effective, grad, v, w_bar, owner, mean, [torch.rand_like(layer) for layer in v]
-    scalars = True, "all", 3, 1e-3, 1e-2, 0.9, 0.999, 1e-8, 0.0, [], [], None
+    scalars: Args = (True, "all", 3, 1e-3, 1e-2, 0.9, 0.999, 1e-8, 0.0, [], [], None)
     hints = torch.full((count, 2, 2), torch.nan)
     return *lists, hints, keep_free, keep_owned, views if grouped else single, single, *scalars
 
