@@ -271,6 +271,19 @@ def test_the_straight_through_step_moves_37_bytes_a_weight_where_its_thresholds_
     assert moved_with(torch.full_like(args[place], torch.nan)) >= 37 + 13
 
 
+def test_the_straight_through_step_moves_61_bytes_a_weight_where_weights_learn(counting: ModuleType) -> None:
+    op = REGISTRY["straight_through_adam_"]
+    (args,) = op.workload([(300, 400), (7,)])
+    weights, names = 300 * 400 + 7, names_of(op)
+    given = list(args)
+    for name in ("weight_exp_avg", "weight_exp_avg_sq"):
+        given[names.index(name)] = [torch.rand_like(layer) for layer in args[names.index("v")]]
+    moved = bytes_a_weight(counting, op.name, tuple(given), weights)
+    # Besides the 37 above, effective weights and two moments are read, and the weights and these moments written.
+    assert op.cost(*given).bytes == 61 * weights
+    assert 61 <= sum(loaded + stored for loaded, stored in moved.values()) <= 62, moved
+
+
 def test_thresholds_of_one_step_are_good_for_the_next(counting: ModuleType) -> None:
     op = REGISTRY["straight_through_adam_"]
     (args,) = op.workload([(300, 400)])
