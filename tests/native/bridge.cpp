@@ -105,9 +105,9 @@ Refusal admm_update(const Runner& runner, lps::DType dtype, bool emerging, bool 
 
 lps::StepLayer step_layer(const StepTuple& layer) {
   const auto& [effective, grad, v, w_bar, centre, owner, mean, square, count] = layer;
-  return {at<void>(effective),   at<const void>(grad),   at<void>(v),
-          at<void>(w_bar), at<const void>(centre), at<const uint8_t>(owner),
-          at<void>(mean),        at<void>(square),       count};
+  return {at<void>(effective), at<const void>(grad),   at<void>(v),
+          at<void>(w_bar),     at<const void>(centre), at<const uint8_t>(owner),
+          at<void>(mean),      at<void>(square),       count};
 }
 
 void proximal_adam(const Runner& runner, lps::DType dtype, lps::Moves moves, lps::Pull pull,
