@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -95,7 +96,7 @@ def _parser(method: type[Method] | None) -> Parser:
 def _method_in(arguments: Sequence[str]) -> type[Method] | None:
     """The method that the command line names, before it is parsed: parsing ends at --help."""
     name = ""
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in pairwise([*arguments, ""]):
         if argument == "--method":
             name = following
         elif argument.startswith("--method="):
