@@ -112,12 +112,15 @@ struct StepLayer {
   void* effective;
   const void* grad;
   void* v;
-  const void* w_bar;
+  void* w_bar;         // only written where weights learn
   const void* centre;  // nullptr: no proximal term
   const uint8_t* owner;
   void* exp_avg;
   void* exp_avg_sq;
   int64_t count;
+  // The moments of w_bar where weights learn beside their scores, in straight-through steps only; else nullptr.
+  void* weight_exp_avg = nullptr;
+  void* weight_exp_avg_sq = nullptr;
 };
 struct AdamScalars {
   double beta1, beta2, eps, rho, tau;

@@ -356,14 +356,16 @@ const int64_t* number_of(const char* op, const Maybe& device_step, const Tensors
   return nullptr;
 }
 
+inline void add_written(const char* op, std::vector<Span>& spans, const char* name, const Tensors& tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) check_contiguous(op, {name, i}, tensors[i]);
+  add_spans(spans, name, tensors, true);
+}
 inline std::vector<Span> step_spans(const char* op, const StepTensors& state) {
   std::vector<Span> spans;
-  const std::pair<const char*, const Tensors*> written[] = {
-      {"effective", &state.effective}, {"v", &state.v}, {"exp_avg", &state.exp_avg}, {"exp_avg_sq", &state.exp_avg_sq}};
-  for (const auto& [name, tensors] : written) {
-    for (size_t i = 0; i < tensors->size(); ++i) check_contiguous(op, {name, i}, (*tensors)[i]);
-    add_spans(spans, name, *tensors, true);
-  }
+  add_written(op, spans, "effective", state.effective);
+  add_written(op, spans, "v", state.v);
+  add_written(op, spans, "exp_avg", state.exp_avg);
+  add_written(op, spans, "exp_avg_sq", state.exp_avg_sq);
   return spans;
 }
 
@@ -411,11 +413,17 @@ void straight_through_adam_on(const Tensors& effective, const Tensors& grad, con
                               const Tensor& thresholds, const Ints& keep_free, const Ints& keep_owned,
                               const Ints& views, const Ints& sharing_views, bool emerging, const std::string& moves,
                               int64_t step, double lr, double mask_lr, double beta1, double beta2, double eps,
-                              double share_cost, const Maybe& device_step) {
+                              double share_cost, const Tensors& weight_exp_avg, const Tensors& weight_exp_avg_sq,
+                              const Maybe& device_step) {
   const char* op = "straight_through_adam_";
   const StepTensors state{effective, grad, v, w_bar, owner, exp_avg, exp_avg_sq};
   const Moves moving = check_choice<Moves>(op, "moves", moves, {"free", "all"});
   check_state(op, state);
+  const bool learning = !weight_exp_avg.empty() || !weight_exp_avg_sq.empty();
+  if (learning) {
+    check_companions(op, "weight_exp_avg", weight_exp_avg, "v", v);
+    check_companions(op, "weight_exp_avg_sq", weight_exp_avg_sq, "v", v);
+  }
   if (!v.empty()) {
     check_device(op, "thresholds", thresholds, Argument("v", 0), v[0]);
     check_dtype(op, "thresholds", thresholds, {v[0].scalar_type()});
@@ -436,16 +444,29 @@ void straight_through_adam_on(const Tensors& effective, const Tensors& grad, con
   std::vector<Span> spans = step_spans(op, state);
   check_contiguous(op, "thresholds", thresholds);
   spans.push_back(span_of("thresholds", thresholds, true));
+  if (learning) {
+    add_written(op, spans, "w_bar", w_bar);
+    add_written(op, spans, "weight_exp_avg", weight_exp_avg);
+    add_written(op, spans, "weight_exp_avg_sq", weight_exp_avg_sq);
+  }
   add_spans(spans, "grad", grad, false);
-  add_spans(spans, "w_bar", w_bar, false);
+  if (!learning) add_spans(spans, "w_bar", w_bar, false);
   add_spans(spans, "owner", owner, false);
   check_no_overlap(op, spans);
   const Tensors grads = dense(grad), w_bars = dense(w_bar), owners = dense(owner);
   std::vector<StraightLayer> layers;
   for (size_t i = 0; i < v.size(); ++i) {
-    const StepLayer layer{
-        effective[i].data_ptr(), grads[i].data_ptr(),   v[i].data_ptr(),          w_bars[i].data_ptr(), nullptr,
-        bytes(owners[i]),        exp_avg[i].data_ptr(), exp_avg_sq[i].data_ptr(), v[i].numel()};
+    const StepLayer layer{effective[i].data_ptr(),
+                          grads[i].data_ptr(),
+                          v[i].data_ptr(),
+                          w_bars[i].data_ptr(),
+                          nullptr,
+                          bytes(owners[i]),
+                          exp_avg[i].data_ptr(),
+                          exp_avg_sq[i].data_ptr(),
+                          v[i].numel(),
+                          learning ? weight_exp_avg[i].data_ptr() : nullptr,
+                          learning ? weight_exp_avg_sq[i].data_ptr() : nullptr};
     layers.push_back({layer, view_at(views, i), view_at(sharing_views, i), keep_free[i], keep_owned[i]});
   }
   if (v.empty()) return;

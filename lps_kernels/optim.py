@@ -141,9 +141,14 @@ class MaskedAdam(torch.optim.Optimizer, ABC):
         if not state:
             capturable = self.param_groups[0]["capturable"]
             state["step"] = torch.zeros((), device=layer.v.device if capturable else "cpu")
-            state["exp_avg"] = torch.zeros_like(layer.v, memory_format=torch.contiguous_format)
-            state["exp_avg_sq"] = torch.zeros_like(layer.v, memory_format=torch.contiguous_format)
+            for name in self.moments:
+                state[name] = torch.zeros_like(layer.v, memory_format=torch.contiguous_format)
         return state
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """The names of the tensors in the state of a parameter."""
+        return "exp_avg", "exp_avg_sq"
 
     @abstractmethod
     def _step_layers(
@@ -217,8 +222,10 @@ class StraightThroughAdam(MaskedAdam):
     """Adam on ``v`` where the effective weight is that of the projection of ``v``; see :class:`MaskedAdam`.
 
     Every layer has a ``selection``, whose counts may change from step to step. ``emerging``, ``moves`` and
-    ``share_cost`` are those of :func:`straight_through_adam_`. The thresholds of the last step, which only make the
-    next one faster, are not part of the state dict.
+    ``share_cost`` are those of :func:`straight_through_adam_`. With ``weights_learn``, owned weights whose kept bit is
+    set learn beside their masks, at ``lr``: ``w_bar`` changes, and the state has its moments too (``weight_exp_avg``,
+    ``weight_exp_avg_sq``). The thresholds of the last step, which only make the next one faster, are not part of the
+    state dict.
     """
 
     def __init__(
@@ -232,9 +239,11 @@ class StraightThroughAdam(MaskedAdam):
         moves: str = "all",
         mask_lr: float | None = None,
         share_cost: float = 0.0,
+        weights_learn: bool = False,
         capturable: bool = False,
     ) -> None:
         options = {"mask_lr": mask_lr, "emerging": emerging, "share_cost": share_cost, "capturable": capturable}
+        options["weights_learn"] = weights_learn
         super().__init__(layers, lr, betas, eps, moves, STRAIGHT_THROUGH_MOVES, **options)
         self._thresholds: dict[tuple[int, ...], Tensor] = {}  # by the layers that step together
 
@@ -242,6 +251,12 @@ class StraightThroughAdam(MaskedAdam):
         """A copy and a loaded state begin without thresholds."""
         super().__setstate__(state)
         self._thresholds = {}
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """With those of weights that learn."""
+        of_weights = ("weight_exp_avg", "weight_exp_avg_sq") if self.param_groups[0]["weights_learn"] else ()
+        return *super().moments, *of_weights
 
     def _step_layers(
         self, layers: list[WeightState], step: int, group: dict[str, Any], device_step: Tensor | None = None
@@ -265,5 +280,7 @@ class StraightThroughAdam(MaskedAdam):
             [selection.sharing_view for selection in selections],
             emerging=group["emerging"],
             share_cost=group["share_cost"],
+            weight_exp_avg=self._moments(layers, "weight_exp_avg") if group["weights_learn"] else [],
+            weight_exp_avg_sq=self._moments(layers, "weight_exp_avg_sq") if group["weights_learn"] else [],
             **self._numbers(step, group, device_step),
         )

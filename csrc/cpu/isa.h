@@ -163,7 +163,8 @@ struct Kernels {
                         int64_t end);
 
   void (*proximal_adam[2])(const StepLayer&, Moves, Pull, const AdamScalars&, int64_t begin, int64_t end, bool stream);
-  // Moves v and writes `effective`, unless that is null, as the plans of the free and the owned role predict.
+  // Moves v, and w_bar where it learns, and writes `effective`, unless that is null, as the plans of the free and the
+  // owned role predict. Where w_bar learns, `effective` must be there.
   StraightPass<float, int32_t> straight32;
   StraightPass<double, int64_t> straight64;
   // effective = bit ? (free ? v : w_bar) : 0. `bits` starts at `begin`.

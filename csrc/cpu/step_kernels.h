@@ -46,17 +46,20 @@ struct Adam {
       return Isa::select(moving, now, before);
     }
   }
-  // Stores the moments of the block at i and returns what v would move to.
+  template <class Mask>
+  Lanes size_of(Mask free) const {
+    return Isa::select(free, step_size, mask_step_size);
+  }
+  // Stores the moments of a block and returns what v would move to.
   template <class Mask, class N>
-  Lanes step(const StepLayer& layer, int64_t i, Lanes v, Lanes grad, Mask free, Mask moving, N n) const {
-    T *means = static_cast<T*>(layer.exp_avg) + i, *squares = static_cast<T*>(layer.exp_avg_sq) + i;
+  Lanes step(T* means, T* squares, Lanes v, Lanes grad, Lanes size, Mask moving, N n) const {
     const auto old_mean = load<Isa>(means, n), old_square = load<Isa>(squares, n);
     const auto mean = Isa::add(Isa::mul(old_mean, beta1), Isa::mul(grad, rest1));
     const auto square = Isa::add(Isa::mul(old_square, beta2), Isa::mul(Isa::mul(grad, grad), rest2));
     store<Isa>(means, moved(moving, mean, old_mean), n);
     store<Isa>(squares, moved(moving, square, old_square), n);
     const auto root = Isa::add(Isa::mul(Isa::sqrt(square), inverse_root), eps);
-    return Isa::sub(v, Isa::mul(Isa::div(mean, root), Isa::select(free, step_size, mask_step_size)));
+    return Isa::sub(v, Isa::mul(Isa::div(mean, root), size));
   }
 };
 
@@ -74,6 +77,7 @@ void adam_range(const StepLayer& layer, Moves moves, const AdamScalars& scalars,
   const T *grads = static_cast<const T*>(layer.grad), *w_bars = static_cast<const T*>(layer.w_bar);
   const T* centres = static_cast<const T*>(layer.centre);
   T *effective = static_cast<T*>(layer.effective), *vs = static_cast<T*>(layer.v);
+  T *means = static_cast<T*>(layer.exp_avg), *squares = static_cast<T*>(layer.exp_avg_sq);
   for_blocks(begin, end, [&](int64_t i, auto n) {
     const auto free = free_lanes<Isa, T>(layer.owner + i, n);
     const auto moving = moving_lanes<Isa, T>(layer.owner + i, moves, free, n);
@@ -82,7 +86,7 @@ void adam_range(const StepLayer& layer, Moves moves, const AdamScalars& scalars,
     if constexpr (pulled == Pulled::by_gradient) {
       grad = Isa::add(grad, pull<Isa>(v, load<Isa>(centres + i, n), free, rho, tau));
     }
-    auto moved = adam.step(layer, i, v, grad, free, moving, n);
+    auto moved = adam.step(means + i, squares + i, v, grad, adam.size_of(free), moving, n);
     if constexpr (pulled == Pulled::by_step) {
       const auto rest = Isa::select(free, rest_of_free, rest_of_owned);
       const auto share = Isa::select(free, share_of_free, share_of_owned);
@@ -143,7 +147,21 @@ struct UnitBits {
     return bits;
   }
 };
-template <class Isa, class T, bool all, bool writing, bool streaming>
+
+// A weight that learns beside its score takes a step of Adam itself, with no gradient where it took no part in the
+// forward pass. Stores its moments and returns what it becomes.
+template <class Isa, class T, class B, class Mask, class N>
+inline B learnt_weight(const StepLayer& layer, const Adam<Isa, T, false>& adam, int64_t i, B w_bar, B slope, Mask free,
+                       N n) {
+  const auto learning = Isa::template mask<T>(kept_bits<Isa>(layer.owner + i, n) & ~Isa::bits(free));
+  const auto shown = Isa::at_least_or_nan(Isa::magnitude(load<Isa>(static_cast<const T*>(layer.effective) + i, n)),
+                                          Isa::template set<T>(std::numeric_limits<T>::denorm_min()));
+  T *means = static_cast<T*>(layer.weight_exp_avg) + i, *squares = static_cast<T*>(layer.weight_exp_avg_sq) + i;
+  const auto moved = adam.step(means, squares, w_bar, Isa::zero_unless(shown, slope), adam.step_size, learning, n);
+  return Isa::select(learning, moved, w_bar);
+}
+
+template <class Isa, class T, bool all, bool learning, bool writing, bool streaming>
 void straight_range(const StepLayer& layer, Moves moves, const AdamScalars& scalars, double share_cost,
                     const RolePlan<T>* plans, int64_t begin, int64_t end, RoleFound<KeyOf<T>>* found) {
   using Bound = RoleBound<Isa, T>;
@@ -152,18 +170,27 @@ void straight_range(const StepLayer& layer, Moves moves, const AdamScalars& scal
   const bool floored = plans[1].floor != plans[1].beyond && plans[1].floor != -std::numeric_limits<T>::infinity();
   using Step = Adam<Isa, T, all>;
   const Step adam(scalars);
+  const Adam<Isa, T, false> weight_adam(scalars);
   const auto cost = Step::set(share_cost);
-  const T *grads = static_cast<const T*>(layer.grad), *w_bars = static_cast<const T*>(layer.w_bar);
+  const T* grads = static_cast<const T*>(layer.grad);
   T *effective = static_cast<T*>(layer.effective), *vs = static_cast<T*>(layer.v);
+  T *means = static_cast<T*>(layer.exp_avg), *squares = static_cast<T*>(layer.exp_avg_sq);
+  T* w_bars = static_cast<T*>(layer.w_bar);
   UnitBits is_free(end - begin), is_above(end - begin), reaches_low(end - begin), takes_part(end - begin);
   for_blocks(begin, end, [&](int64_t i, auto n) {
     const int64_t byte = (i - begin) / kLanes;
     const auto free = free_lanes<Isa, T>(layer.owner + i, n);
     const auto moving = moving_lanes<Isa, T>(layer.owner + i, moves, free, n);
-    const auto w_bar = load<Isa>(w_bars + i, n), v = load<Isa>(vs + i, n), slope = load<Isa>(grads + i, n);
+    auto w_bar = load<Isa>(w_bars + i, n);
+    const auto v = load<Isa>(vs + i, n), slope = load<Isa>(grads + i, n);
     const auto grad = Isa::select(free, slope, Isa::add(Isa::mul(slope, w_bar), cost));
-    const auto moved = Step::moved(moving, adam.step(layer, i, v, grad, free, moving, n), v);
+    const auto stepped = adam.step(means + i, squares + i, v, grad, adam.size_of(free), moving, n);
+    const auto moved = Step::moved(moving, stepped, v);
     store<Isa>(vs + i, moved, n);
+    if constexpr (learning) {
+      w_bar = learnt_weight<Isa, T>(layer, weight_adam, i, w_bar, slope, free, n);
+      store<Isa>(w_bars + i, w_bar, n);
+    }
 
     const auto scores = Isa::select(free, Isa::magnitude(moved), moved);
     const auto survives = Isa::at_least_or_nan(scores, beyond.at(free));
@@ -206,16 +233,23 @@ void straight_range(const StepLayer& layer, Moves moves, const AdamScalars& scal
 template <class Isa, class T>
 void straight_kernel(const StepLayer& layer, Moves moves, const AdamScalars& scalars, double share_cost,
                      const RolePlan<T>* plans, int64_t begin, int64_t end, bool stream, RoleFound<KeyOf<T>>* found) {
-  const auto run = [&](auto all) {
-    if (layer.effective == nullptr) {
-      straight_range<Isa, T, all.value, false, false>(layer, moves, scalars, share_cost, plans, begin, end, found);
-    } else if (stream && aligned32(layer.effective)) {
-      straight_range<Isa, T, all.value, true, true>(layer, moves, scalars, share_cost, plans, begin, end, found);
+  constexpr std::true_type yes{};
+  constexpr std::false_type no{};
+  const auto run = [&](auto all, auto learning, auto writing, auto streaming) {
+    straight_range<Isa, T, all.value, learning.value, writing.value, streaming.value>(layer, moves, scalars, share_cost,
+                                                                                      plans, begin, end, found);
+  };
+  const bool past = stream && aligned32(layer.effective);
+  const auto run_moving = [&](auto all) {
+    if (layer.weight_exp_avg != nullptr) {
+      past ? run(all, yes, yes, yes) : run(all, yes, yes, no);
+    } else if (layer.effective == nullptr) {
+      run(all, no, no, no);
     } else {
-      straight_range<Isa, T, all.value, true, false>(layer, moves, scalars, share_cost, plans, begin, end, found);
+      past ? run(all, no, yes, yes) : run(all, no, yes, no);
     }
   };
-  moves == Moves::all ? run(std::true_type{}) : run(std::false_type{});
+  moves == Moves::all ? run_moving(yes) : run_moving(no);
 }
 
 template <class Isa, class T, bool streaming>

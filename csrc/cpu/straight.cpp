@@ -130,7 +130,7 @@ void run(const Cpu& cpu, DType dtype, const SelectKernels<KeyOf<T>>& select, Str
     selection.up_to = true;
     roles.push_back({selection, plan_for(selection, thresholds + 2 * selection.layer)});
   }
-  // 37 bytes per weight in fp32, 73 in fp64.
+  // 37 bytes per weight in fp32, 73 in fp64; where weights learn, 61 and 121.
   const bool stream = weights * (dtype == DType::f32 ? 37 : 73) > kStreamBytes;
 
   std::vector<StraightUnit<Key>> units;
@@ -140,7 +140,9 @@ void run(const Cpu& cpu, DType dtype, const SelectKernels<KeyOf<T>>& select, Str
   parallel_each(parallel, units, [&](StraightUnit<Key>& unit) {
     const StraightLayer& layer = layers[unit.layer];
     StepLayer step = layer.step;
-    if (!layer.view.single() || !layer.sharing_view.single()) step.effective = nullptr;
+    const bool single = layer.view.single() && layer.sharing_view.single();
+    // Groups of several weights are written later; weights that learn read there which took part.
+    if (!single && step.weight_exp_avg == nullptr) step.effective = nullptr;
     Key keys[2][kBracketRoom + 1];
     int32_t indices[2][kBracketRoom + 1];
     for (size_t r = 0; r < 2; ++r) unit.found[r] = {{}, false, keys[r], indices[r]};

@@ -73,11 +73,11 @@ AdamNumbers<T> numbers_of(const AdamScalars& s, Pull pull) {
           both(1 / (1 + s.rho), 1 / (1 + s.tau))};
 }
 
-// A null pointer, of a layer without a proximal term, is aligned to anything.
+// A null pointer, of a layer without a proximal term or without weights that learn, is aligned to anything.
 inline bool aligned_layer(DType dtype, const StepLayer& layer) {
   const size_t owners = dtype == DType::f64 ? kStepPack<double> : kStepPack<float>;
-  return aligned_to(
-             16, {layer.effective, layer.grad, layer.v, layer.w_bar, layer.centre, layer.exp_avg, layer.exp_avg_sq}) &&
+  return aligned_to(16, {layer.effective, layer.grad, layer.v, layer.w_bar, layer.centre, layer.exp_avg,
+                         layer.exp_avg_sq, layer.weight_exp_avg, layer.weight_exp_avg_sq}) &&
          aligned_to(owners, {layer.owner});
 }
 

@@ -42,8 +42,16 @@ void straight_through_adam(const Gpu& gpu, DType dtype, Moves moves, bool emergi
     batch.thresholds = static_cast<T*>(thresholds);
     batch.forecasts = scratch_of<Forecast>(gpu, job_count);
     if (chunks > 0) {
-      LPS_LAUNCH(gpu, straight_step_kernel<T>, blocks_for(gpu, chunks), kThreads, sizeof(StraightShared<T>), batch,
-                 moves, scalars, numbers_of<T>(scalars, Pull::gradient), static_cast<T>(share_cost));
+      const auto step = [&](auto learning) {
+        LPS_LAUNCH(gpu, (straight_step_kernel<T, decltype(learning)::value>), blocks_for(gpu, chunks), kThreads,
+                   sizeof(StraightShared<T>), batch, moves, scalars, numbers_of<T>(scalars, Pull::gradient),
+                   static_cast<T>(share_cost));
+      };
+      // Either all layers have moments of their weights or none has; those of an empty layer may lie at nullptr.
+      const bool learning = std::any_of(layers.begin(), layers.end(), [](const StraightLayer& layer) {
+        return layer.step.weight_exp_avg != nullptr;
+      });
+      learning ? step(std::true_type{}) : step(std::false_type{});
       score_jobs(gpu, dtype, selected, jobs, batch.select);
     }
     LPS_LAUNCH(gpu, straight_resolve_kernel<T>, static_cast<unsigned>(job_count), kSelectThreads, sizeof(SearchShared),

@@ -73,18 +73,51 @@ __device__ __forceinline__ void stage_straight(const StraightBatch<T>& batch, in
   }
 }
 
-// Reads each array once and writes once: 37 bytes per weight in fp32. The counts of each role are those that take part
-// and, from bit 16 on, those above the bracket: of a chunk, both fit.
-template <class T>
+// Weights that a thread takes at a time. In fp64 and where weights learn only one: two, with two steps of Adam each,
+// would not fit the registers on every architecture. Lanes side by side still fill whole sectors of memory.
+template <class T, bool learning>
+constexpr int kStraightPack = learning && sizeof(T) == 8 ? 1 : kStepPack<T>;
+
+// The owner of such a pack.
+template <>
+struct VectorOf<1> {
+  using type = uint8_t;
+};
+
+// Weights that learn beside their scores take a step of Adam themselves, with no gradient where they took no part in
+// the forward pass. Must come before the effective weights are written, which tell that.
+template <class T, int N>
+__device__ __forceinline__ void learn_pack(const AdamShared<T>& shared, const PackPlace& place,
+                                           const Pack<uint8_t, N>& owner, const Pack<T, N>& grad,
+                                           const AdamNumbers<T>& numbers, Pack<T, N>& w_bar) {
+  const StepLayer& layer = shared.row.layer;
+  const Pack<T, N> effective = load_pack<N>(static_cast<const T*>(layer.effective), place);
+  Pack<T, N> mean = load_pack<N>(static_cast<const T*>(layer.weight_exp_avg), place);
+  Pack<T, N> square = load_pack<N>(static_cast<const T*>(layer.weight_exp_avg_sq), place);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    if (is_free(owner.at[j]) || !is_kept(owner.at[j])) continue;
+    const T gradient = effective.at[j] != 0 ? grad.at[j] : T{0};
+    const T step_size = shared.step_size.of_free, inverse_root = shared.inverse_root;
+    w_bar.at[j] = w_bar.at[j] - adam_change(gradient, mean.at[j], square.at[j], step_size, inverse_root, numbers);
+  }
+  store_pack(static_cast<T*>(layer.weight_exp_avg), place, mean);
+  store_pack(static_cast<T*>(layer.weight_exp_avg_sq), place, square);
+  store_pack(static_cast<T*>(layer.w_bar), place, w_bar);
+}
+
+// Reads each array once and writes once: 37 bytes per weight in fp32, 61 where weights learn. The counts of each role
+// are those that take part and, from bit 16 on, those above the bracket: of a chunk, both fit.
+template <class T, bool learning>
 __device__ __forceinline__ void straight_pack(const StraightBatch<T>& batch, int chunk, StraightShared<T>* shared,
                                               const PackPlace& place, Moves moves, const AdamNumbers<T>& numbers,
                                               T share_cost, uint32_t (&counts)[kRoles]) {
   using Key = KeyOf<T>;
-  constexpr int N = kStepPack<T>;
+  constexpr int N = kStraightPack<T, learning>;
   const StepLayer& layer = shared->adam.row.layer;
   const Pack<uint8_t, N> owner = load_pack<N>(layer.owner, place);
   const Pack<T, N> grad = load_pack<N>(static_cast<const T*>(layer.grad), place);
-  const Pack<T, N> w_bar = load_pack<N>(static_cast<const T*>(layer.w_bar), place);
+  Pack<T, N> w_bar = load_pack<N>(static_cast<const T*>(layer.w_bar), place);
   Pack<T, N> v = load_pack<N>(static_cast<const T*>(layer.v), place);
   Pack<T, N> mean = load_pack<N>(static_cast<const T*>(layer.exp_avg), place);
   Pack<T, N> square = load_pack<N>(static_cast<const T*>(layer.exp_avg_sq), place);
@@ -99,6 +132,8 @@ __device__ __forceinline__ void straight_pack(const StraightBatch<T>& batch, int
   store_pack(static_cast<T*>(layer.exp_avg), place, mean);
   store_pack(static_cast<T*>(layer.exp_avg_sq), place, square);
   store_pack(static_cast<T*>(layer.v), place, v);
+  // The scores' gradient was that of the weights before their step.
+  if constexpr (learning) learn_pack(shared->adam, place, owner, grad, numbers, w_bar);
   Pack<T, N> effective;
   Key keys[N];
   uint32_t inside[kRoles] = {};
@@ -128,7 +163,8 @@ __device__ __forceinline__ void straight_pack(const StraightBatch<T>& batch, int
   }
 }
 
-template <class T>
+// `learning` is a template parameter so that steps without it keep their registers.
+template <class T, bool learning>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     straight_step_kernel(StraightBatch<T> batch, Moves moves, AdamScalars scalars, AdamNumbers<T> numbers,
                          T share_cost) {
@@ -140,10 +176,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     __syncthreads();
     const AdamRow& row = shared->adam.row;
     uint32_t counts[kRoles] = {};
-    for_chunk_packs<kStepPack<T>>(chunk - row.first_chunk, row.layer.count, row.aligned != 0,
-                                  [&](const PackPlace& place) {
-                                    straight_pack(batch, chunk, shared, place, moves, numbers, share_cost, counts);
-                                  });
+    for_chunk_packs<kStraightPack<T, learning>>(
+        chunk - row.first_chunk, row.layer.count, row.aligned != 0, [&](const PackPlace& place) {
+          straight_pack<T, learning>(batch, chunk, shared, place, moves, numbers, share_cost, counts);
+        });
     for (int role = 0; role < kRoles; ++role) {
       const uint32_t count = sum_warp(counts[role]);
       if (threadIdx.x % 32 != 0) continue;

@@ -10,7 +10,16 @@
 
 That is the selection of :mod:`lps_kernels.ops.admm` without a dual. The counts are upper bounds: where a layer has
 fewer groups of the role, all survive, so no call has to count what is free before it may change anything. ``emerging``
-lets only masks above 1/2 survive. Nothing reads or writes the kept bits of ``owner``.
+lets only masks above 1/2 survive.
+
+Weights may learn beside their masks, as in Winning SubNetworks: where ``weight_exp_avg`` and ``weight_exp_avg_sq`` are
+given, owned weights whose kept bit is set in ``owner`` take a step of Adam too, at the rate ``lr``, with a gradient
+where they took part in the forward pass:
+
+    dw = g where the effective weight is not 0, else 0
+    w_bar <- Adam(w_bar, dw) where owned and kept
+
+``dv`` is taken at the weight before its step; the new effective weight has it after. Nothing else reads the kept bits.
 
 ``thresholds`` is [layers, 2 (free, owned), 2]: per role the score of the weakest survivor in this step and how far
 from it the next step's may lie. Kernels look there first: they write the effective weight in the pass that moves
@@ -39,7 +48,7 @@ from lps_kernels._registry import Args, BadInput, Cost, Sample, Tolerance, decla
 from lps_kernels._samples import EDGE_SIZES, LARGE_SIZE, Draw, strided
 from lps_kernels.ops.admm import check_bound
 from lps_kernels.ops.project import select_up_to
-from lps_kernels.ops.scores import PATTERNS, View, check_views, flat_views, group_view, views_of
+from lps_kernels.ops.scores import PATTERNS, View, check_companions, check_views, flat_views, group_view, views_of
 from lps_kernels.ops.step import (
     adam_change,
     adam_moments,
@@ -50,7 +59,7 @@ from lps_kernels.ops.step import (
     read_device_step,
     step_state,
 )
-from lps_kernels.owner import free_coordinates
+from lps_kernels.owner import free_coordinates, is_kept
 
 OP = "straight_through_adam_"
 MOVES = ("free", "all")
@@ -110,20 +119,19 @@ def _reference(
     beta2: float,
     eps: float,
     share_cost: float,
+    weight_exp_avg: Sequence[Tensor],
+    weight_exp_avg_sq: Sequence[Tensor],
     device_step: Tensor | None = None,
 ) -> None:
     """One layer after the other; see the module's text for the formulas."""
     lists = (effective, grad, v, w_bar, owner, exp_avg, exp_avg_sq)
     counts = (keep_free, keep_owned, views, sharing_views)
     rates = (lr, mask_lr, beta1, beta2, eps, share_cost)
-    _check(*lists, thresholds, *counts, emerging, moves, step, *rates, device_step)
+    learning = (weight_exp_avg, weight_exp_avg_sq)
+    _check(*lists, thresholds, *counts, emerging, moves, step, *rates, *learning, device_step)
     if device_step is not None:
         step = read_device_step(OP, device_step)
-    written = named(effective=effective, v=v, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
-    written.append(("thresholds", thresholds))
-    for name, tensor in written:
-        check_contiguous(OP, name, tensor)
-    check_no_overlap(OP, written, named(grad=grad, w_bar=w_bar, owner=owner))
+    check_memory(*lists, thresholds, *learning)
     for layer, (view, sharing) in enumerate(zip(views_of(views), views_of(sharing_views), strict=True)):
         free = free_coordinates(owner[layer])
         moving = movable(owner[layer], moves)
@@ -133,10 +141,43 @@ def _reference(
         exp_avg[layer].copy_(torch.where(moving, mean, exp_avg[layer]))
         exp_avg_sq[layer].copy_(torch.where(moving, square, exp_avg_sq[layer]))
         v[layer].copy_(torch.where(moving, moved, v[layer]))
+        if weight_exp_avg:
+            learns = is_kept(owner[layer]) & ~free
+            shown = torch.where(effective[layer] != 0, grad[layer], 0)
+            mean, square = adam_moments(shown, weight_exp_avg[layer], weight_exp_avg_sq[layer], beta1, beta2)
+            change = adam_change(mean, square, learns, step, lr, lr, (beta1, beta2), eps)
+            weight_exp_avg[layer].copy_(torch.where(learns, mean, weight_exp_avg[layer]))
+            weight_exp_avg_sq[layer].copy_(torch.where(learns, square, weight_exp_avg_sq[layer]))
+            w_bar[layer].copy_(torch.where(learns, w_bar[layer] - change, w_bar[layer]))
         old = thresholds[layer]
         kept = _select(v[layer], free, view, "l2", keep_free[layer], old[0], positive=False)
         kept |= _select(v[layer], ~free, sharing, "half", keep_owned[layer], old[1], positive=emerging)
         effective[layer].copy_(torch.where(kept, torch.where(free, v[layer], w_bar[layer]), 0))
+
+
+def check_memory(
+    effective: Sequence[Tensor],
+    grad: Sequence[Tensor],
+    v: Sequence[Tensor],
+    w_bar: Sequence[Tensor],
+    owner: Sequence[Tensor],
+    exp_avg: Sequence[Tensor],
+    exp_avg_sq: Sequence[Tensor],
+    thresholds: Tensor,
+    weight_exp_avg: Sequence[Tensor],
+    weight_exp_avg_sq: Sequence[Tensor],
+) -> None:
+    """What is written must be contiguous and apart from everything else."""
+    written = named(effective=effective, v=v, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
+    written.append(("thresholds", thresholds))
+    read = named(grad=grad, owner=owner)
+    if weight_exp_avg:
+        written += named(w_bar=w_bar, weight_exp_avg=weight_exp_avg, weight_exp_avg_sq=weight_exp_avg_sq)
+    else:
+        read += named(w_bar=w_bar)
+    for name, tensor in written:
+        check_contiguous(OP, name, tensor)
+    check_no_overlap(OP, written, read)
 
 
 def _check(
@@ -161,11 +202,16 @@ def _check(
     beta2: float,
     eps: float,
     share_cost: float,
+    weight_exp_avg: Sequence[Tensor],
+    weight_exp_avg_sq: Sequence[Tensor],
     device_step: Tensor | None = None,
 ) -> None:
     del emerging, lr, mask_lr, eps, share_cost  # any value
     check_choice(OP, "moves", moves, MOVES)
     check_state(OP, v, effective=effective, grad=grad, w_bar=w_bar, owner=owner, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
+    if weight_exp_avg or weight_exp_avg_sq:
+        check_companions(OP, "weight_exp_avg", weight_exp_avg, "v", v)
+        check_companions(OP, "weight_exp_avg_sq", weight_exp_avg_sq, "v", v)
     if v:
         check_device(OP, "thresholds", thresholds, "v[0]", v[0])
         check_dtype(OP, "thresholds", thresholds, (v[0].dtype,))
@@ -191,6 +237,7 @@ def _call(
     thresholds: Sequence[float] | Sequence[Sequence[float]] = (float("nan"), float("nan")),
     share_cost: float = 0.0,
     device_step: Tensor | None = None,
+    weight_moments: Sequence[Sequence[Tensor]] = ((), ()),
 ) -> Args:
     """A call that keeps these shares of the layers' groups; ``thresholds`` of both roles or of each, for all layers."""
     effective, grad, v, w_bar, _, owner, mean, square = state
@@ -198,11 +245,49 @@ def _call(
     counts = [[round(share * view[1]) for view in vs] for share, vs in zip(keep, (views, sharing_views), strict=True)]
     hint = v[0].new_tensor(thresholds).expand(len(v), 2, 2).contiguous()
     lists = (effective, grad, v, w_bar, owner, mean, square, hint)
-    scalars = (3, 1e-3, 1e-2, 0.9, 0.999, 1e-8, share_cost, device_step)
+    scalars = (3, 1e-3, 1e-2, 0.9, 0.999, 1e-8, share_cost, *map(list, weight_moments), device_step)
     return (*lists, *counts, flat_views(views), flat_views(sharing_views), emerging, moves, *scalars)
 
 
+def _learning_state(
+    draw: Draw, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, free: float = 0.0
+) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+    """As ``step_state``, half of the effective weights 0, and the moments of weights that learn."""
+    state = step_state(draw, shapes, dtype, free)
+    state[0] = [
+        torch.where(draw.normal(shape, dtype) > 0, weight, 0) for shape, weight in zip(shapes, state[3], strict=True)
+    ]
+    means, squares = ([make(shape, dtype) for shape in shapes] for make in (draw.normal, draw.uniform))
+    return state, [means, squares]
+
+
+def _learning_samples(dtype: torch.dtype) -> Iterator[Sample]:
+    # Nothing is free, so only the owned role has a threshold: of all values, 0.3 lie above 0.52.
+    draw, near = Draw(), ((float("nan"), float("nan")), (0.52, 0.05))
+    cases: list[tuple[str, list[tuple[int, ...]], float, dict[str, object]]] = [
+        ("all owned", [(size,) for size in EDGE_SIZES], 0.0, {}),
+        ("half free", [(33, 31), (17, 4, 5)], 0.5, {}),
+        ("masks fixed", [(33, 31)], 0.3, {"moves": "free"}),
+        ("large, good thresholds", [(LARGE_SIZE,), (40, 50)], 0.0, {"thresholds": near}),
+        ("number of the step in a tensor", [(33,)], 0.0, {"device_step": torch.tensor([7])}),
+    ]
+    for name, shapes, free, options in cases:
+        state, moments = _learning_state(draw, shapes, dtype, free)
+        args = _call(state, "irregular", "irregular", (0.2, 0.3), weight_moments=moments, **options)  # type: ignore[arg-type]
+        yield Sample(f"weights learn, {name}", args)
+    state, moments = _learning_state(draw, [(9, 8), (6, 3, 3)], dtype, 0.3)
+    yield Sample("weights learn, groups", _call(state, "column", "filter", (0.4, 0.4), weight_moments=moments))
+    state, moments = _learning_state(draw, [(40, 50)], dtype)
+    state[1][0].view(-1)[::3] = float("nan")
+    state[0][0].view(-1)[::7] = float("nan")
+    moments[0][0].view(-1)[::5] = float("inf")
+    yield Sample(
+        "weights learn, NaN and Inf", _call(state, "irregular", "irregular", (0.2, 0.3), weight_moments=moments)
+    )
+
+
 def _samples(dtype: torch.dtype) -> Iterator[Sample]:
+    yield from _learning_samples(dtype)
     draw = Draw()
     shapes = [(1,), (7, 1), (9, 8), (16, 3, 3), (33, 31), (17, 4, 5)]
     for pattern in PATTERNS:
@@ -275,7 +360,7 @@ def _samples(dtype: torch.dtype) -> Iterator[Sample]:
 _NAMES = (
     *("effective", "grad", "v", "w_bar", "owner", "exp_avg", "exp_avg_sq", "thresholds", "keep_free", "keep_owned"),
     *("views", "sharing_views", "emerging", "moves", "step", "lr", "mask_lr", "beta1", "beta2", "eps", "share_cost"),
-    "device_step",
+    *("weight_exp_avg", "weight_exp_avg_sq", "device_step"),
 )
 
 
@@ -344,6 +429,18 @@ def _bad_inputs() -> Iterator[BadInput]:
         call(v=same, effective=[same[0], torch.ones(3, 5)]),
         f"{op}: v[0]: expected memory apart from effective[0], got overlapping memory",
     )
+    means, squares = ([torch.ones(shape) for shape in shapes] for _ in range(2))
+    yield BadInput(
+        "moments of weights missing",
+        call(weight_exp_avg=means),
+        f"{op}: weight_exp_avg_sq: expected 2 tensors (one a layer), got 0",
+    )
+    turned = [torch.ones(4, 6), torch.ones(5, 3).T]
+    yield BadInput(
+        "strides of weights that learn",
+        call(w_bar=turned, weight_exp_avg=means, weight_exp_avg_sq=squares),
+        f"{op}: w_bar[1]: expected a contiguous tensor, got strides [1, 3]",
+    )
 
 
 def _cost(
@@ -352,12 +449,15 @@ def _cost(
     v: Sequence[Tensor],
     w_bar: Sequence[Tensor],
     owner: Sequence[Tensor],
-    *_: object,
+    *rest: object,
 ) -> Cost:
-    # Read: grad, v, w_bar, owner, two moments. Written: v, two moments, effective. 37 bytes per weight in fp32.
-    values = sum(tensor.nbytes for tensor in v)
+    # Read: grad, v, w_bar, owner, two moments. Written: v, two moments, effective. 37 bytes per weight in fp32. Where
+    # weights learn, effective and two moments are read and w_bar and the moments written besides: 61.
+    values, count = sum(tensor.nbytes for tensor in v), sum(tensor.numel() for tensor in v)
     constants = sum(tensor.nbytes for tensor in (*grad, *w_bar, *owner))
-    return Cost(constants + 7 * values, 18 * sum(tensor.numel() for tensor in v))
+    *_, weight_exp_avg, _, _ = rest
+    learning = bool(weight_exp_avg)
+    return Cost(constants + (13 if learning else 7) * values, (32 if learning else 18) * count)
 
 
 def _workload(shapes: Sequence[tuple[int, ...]]) -> list[Args]:
@@ -369,13 +469,14 @@ def _workload(shapes: Sequence[tuple[int, ...]]) -> list[Args]:
 
 _straight_through_adam_ = declare(
     OP,
-    schema="(Tensor(a!)[] effective, Tensor[] grad, Tensor(b!)[] v, Tensor[] w_bar, Tensor[] owner, "
+    schema="(Tensor(a!)[] effective, Tensor[] grad, Tensor(b!)[] v, Tensor(f!)[] w_bar, Tensor[] owner, "
     "Tensor(c!)[] exp_avg, Tensor(d!)[] exp_avg_sq, Tensor(e!) thresholds, int[] keep_free, int[] keep_owned, "
     "int[] views, int[] sharing_views, bool emerging, str moves, int step, float lr, float mask_lr, float beta1, "
-    "float beta2, float eps, float share_cost, Tensor? device_step=None) -> ()",
+    "float beta2, float eps, float share_cost, Tensor(g!)[] weight_exp_avg, "
+    "Tensor(h!)[] weight_exp_avg_sq, Tensor? device_step=None) -> ()",
     reference=_reference,
     fake=_check,
-    mutates=("effective", "v", "exp_avg", "exp_avg_sq", "thresholds"),
+    mutates=("effective", "v", "w_bar", "exp_avg", "exp_avg_sq", "thresholds", "weight_exp_avg", "weight_exp_avg_sq"),
     dtypes=STATE_FLOATS,
     samples=_samples,
     bad_inputs=_bad_inputs,
@@ -410,11 +511,14 @@ def straight_through_adam_(
     eps: float,
     share_cost: float = 0.0,
     device_step: Tensor | None = None,
+    weight_exp_avg: Sequence[Tensor] = (),
+    weight_exp_avg_sq: Sequence[Tensor] = (),
 ) -> None:
     """One straight-through step of Adam over all layers, with this step's selection; ``step`` counts from 1.
 
     ``grad`` is the gradient of the effective weight. ``moves`` is ``all``, or ``free`` where masks are fixed. See the
-    module's text for the selection and for ``thresholds``, and :func:`proximal_adam_` for ``device_step``.
+    module's text for the selection, for ``thresholds`` and for weights that learn beside their masks, which alone
+    change ``w_bar``, and :func:`proximal_adam_` for ``device_step``.
     """
     _straight_through_adam_(
         list(effective),
@@ -438,5 +542,7 @@ def straight_through_adam_(
         beta2,
         eps,
         share_cost,
+        list(weight_exp_avg),
+        list(weight_exp_avg_sq),
         device_step,
     )

@@ -44,13 +44,20 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
 
-    def add_options(self, title: str, options: Iterable[Field[Any]], prefix: str = "") -> None:
+    def add_options(
+        self,
+        title: str,
+        options: Iterable[Field[Any]],
+        prefix: str = "",
+        listed: Callable[[str], bool] = lambda name: True,
+    ) -> None:
         """Add a flag per field of a settings dataclass (:func:`lps.options.option`), with a prefix of its name; flags
-        that are not given stay out of the result.
+        that are not given stay out of the result. The help lists those whose names are ``listed``.
         """
         group = self.add_argument_group(title)
         for option in options:
-            flag, text = f"--{prefix}{option.name.replace('_', '-')}", option.metadata["help"]
+            flag = f"--{prefix}{option.name.replace('_', '-')}"
+            text = option.metadata["help"] if listed(f"{prefix}{option.name}") else argparse.SUPPRESS
             place: dict[str, Any] = {"dest": f"{prefix}{option.name}", "default": argparse.SUPPRESS}
             if isinstance(option.default, bool):
                 group.add_argument(flag, action="store_true", help=text, **place)

@@ -7,9 +7,10 @@ from lps.environment import share_cores
 share_cores()  # before anything loads torch
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -70,9 +71,13 @@ def _main(arguments: list[str]) -> int:
     return 0
 
 
-def _parser() -> Parser:
+def _parser(method: type[Method] | None) -> Parser:
+    """A parser whose help lists the settings that this method reads, or those of all methods."""
     text = "Settings come from the benchmark's preset, then from --config, then from flags; the later ones count."
-    parser = Parser(PROG, f"{COMMANDS['train'].capitalize()}. {text}")
+    more = (
+        "--method NAME --help lists what a method reads." if method is None else f"Listed is what {method.name} reads."
+    )
+    parser = Parser(PROG, f"{COMMANDS['train'].capitalize()}. {text} {more}")
     parser.add_argument("--config", action="append", default=[], metavar="FILE", help="YAML file of settings")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --output, or beside --config")
     parser.add_argument(
@@ -84,18 +89,32 @@ def _parser() -> Parser:
         help="begin with a copy of task 1 from this run directory, where it is learnt first if it is not yet",
     )
     parser.add_argument("--print-config", action="store_true", help="print the settings as YAML and exit")
-    add_settings(parser)
+    add_settings(parser, listed=lambda name: method is None or is_read(name, method))
     return parser
 
 
-def add_settings(parser: Parser, without: Collection[str] = ()) -> None:
-    """Add a flag for every setting of a run but those named."""
+def _method_in(arguments: Sequence[str]) -> type[Method] | None:
+    """The method that the command line names, before it is parsed: parsing ends at --help."""
+    name = ""
+    for argument, following in pairwise([*arguments, ""]):
+        if argument == "--method":
+            name = following
+        elif argument.startswith("--method="):
+            name = argument.removeprefix("--method=")
+    return METHODS.get(name)
+
+
+def add_settings(
+    parser: Parser, without: Collection[str] = (), listed: Callable[[str], bool] = lambda name: True
+) -> None:
+    """Add a flag for every setting of a run but those named; the help shows those that are ``listed``."""
     own = [option for option in fields(Settings) if option.metadata]
-    parser.add_options("the run", (option for option in own if option.name not in without))
-    parser.add_options("how a task is learnt", (option for option in fields(LPSConfig) if option.name not in without))
+    parser.add_options("the run", (option for option in own if option.name not in without), listed=listed)
+    training = [option for option in fields(LPSConfig) if option.name not in without]
+    parser.add_options("how a task is learnt", training, listed=listed)
     for name, method in METHODS.items():
         if fields(method.options):
-            parser.add_options(f"only for --method {name}", fields(method.options), f"{name}.")
+            parser.add_options(f"only for --method {name}", fields(method.options), f"{name}.", listed)
     owners: dict[type, list[str]] = {}  # benchmarks by the class of their options
     for name, benchmark in BENCHMARKS.items():
         owners.setdefault(benchmark.options, []).append(name)
@@ -104,7 +123,7 @@ def add_settings(parser: Parser, without: Collection[str] = ()) -> None:
 
 
 def _parse(arguments: list[str]) -> _Command:
-    parser = _parser()
+    parser = _parser(_method_in(arguments))
     flags = vars(parser.parse_args(arguments))
     files, resume, if_begun, first_task, print_config = (
         flags.pop(name) for name in ("config", "resume", "resume_if_begun", "first_task", "print_config")

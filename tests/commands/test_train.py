@@ -6,15 +6,20 @@ import csv
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import termios
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lps import train
 from lps.artifact.read import load
+from lps.methods import METHODS
+from lps.methods.base import EVERY_METHOD_USES
+from lps.methods.lps.config import LPSConfig
 from lps.runs.directory import read_records
 from lps.runs.events import Row
 
@@ -209,3 +214,26 @@ def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
     assert "task 1/1 permuted-digits-1" in text
     assert "ETA" in text
     assert text.replace("\r\n", "\n").rstrip("\n").endswith("runs/permuted-digits-1")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_help_of_a_method_lists_what_it_reads(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        train.main(["--help", f"--method={name}"])
+    assert end.value.code == 0
+    flags = set(re.findall(r"^  --([\w.-]+)", capsys.readouterr().out, re.MULTILINE))
+    method = METHODS[name]
+    own = {f"{kind}.{option.name.replace('_', '-')}" for kind in METHODS for option in fields(METHODS[kind].options)}
+    assert {flag for flag in own if flag.startswith(f"{name}.")} == flags & own
+    for option in fields(LPSConfig):
+        read = option.name in EVERY_METHOD_USES | method.uses
+        assert (option.name.replace("_", "-") in flags) == read, option.name
+    assert {"benchmark", "epochs", "output", "resume"} <= flags
+
+
+def test_the_help_without_a_method_lists_the_options_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        train.main(["--help"])
+    out = capsys.readouterr().out
+    own = [f"--{name}.{option.name.replace('_', '-')}" for name in METHODS for option in fields(METHODS[name].options)]
+    assert all(flag in out for flag in own)

@@ -108,4 +108,4 @@ def test_calls_without_layers_do_nothing() -> None:
     REGISTRY["admm_update_"].overload([], [], [], [], [], [], [], False, True)
     REGISTRY["proximal_adam_"].overload(*[[]] * 8, *adam(rho=0.0, tau=0.0)[8:])
     numbers = (False, "all", 1, 1e-3, 1e-2, 0.9, 0.999, 1e-8, 0.0)
-    REGISTRY["straight_through_adam_"].overload(*[[]] * 7, torch.empty(0, 2, 2), *[[]] * 4, *numbers)
+    REGISTRY["straight_through_adam_"].overload(*[[]] * 7, torch.empty(0, 2, 2), *[[]] * 4, *numbers, [], [])

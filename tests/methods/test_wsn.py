@@ -38,11 +38,9 @@ def test_only_free_weights_inside_the_mask_get_a_gradient() -> None:
     before = [layer.weights.clone() for layer in learner.layers]
     inside = [layer.parameter.detach() != 0 for layer in learner.layers]
     fit.step(*batch(2), 1.0)
-    for layer, parameter, (gradient, _), old, kept in zip(
-        learner.layers, learner.moving, expected, before, inside, strict=True
-    ):
+    for layer, (gradient, _), old, kept in zip(learner.layers, expected, before, inside, strict=True):
         free = layer.partition.free()
-        mean = learner.weights_adam.state[parameter]["exp_avg"]
+        mean = learner.adam.state[layer.parameter]["weight_exp_avg"]
         torch.testing.assert_close(mean, torch.where(free, 0.1 * gradient, 0), rtol=1e-4, atol=1e-8)
         moved = layer.weights != old
         assert bool(moved.any())

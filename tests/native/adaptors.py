@@ -245,19 +245,21 @@ def proximal_adam_(native: Device, *args: Any) -> list[Tensor]:
 
 def straight_through_adam_(native: Device, *args: Any) -> list[Tensor]:
     lists, thresholds, (keep_free, keep_owned, views, sharing_views) = args[:7], args[7], args[8:12]
-    emerging, moves, step, lr, mask_lr, beta1, beta2, eps, share_cost, device_step = args[12:]
+    emerging, moves, step, lr, mask_lr, beta1, beta2, eps, share_cost, *learning, device_step = args[12:]
     blocks, hints = [native.load_all(tensors) for tensors in lists], native.load(thresholds)
+    weight_blocks = [native.load_all(tensors) for tensors in learning]
     effective, grad, v, w_bar, owner, mean, square = (addresses(some, 0) for some in blocks)
     nothing, sizes = [0] * len(v), [tensor.numel() for tensor in lists[2]]
     steps = zip(effective, grad, v, w_bar, nothing, owner, mean, square, sizes, strict=True)
-    layers = list(zip(steps, views_of(views), views_of(sharing_views), keep_free, keep_owned, strict=True))
+    counts = (views_of(views), views_of(sharing_views), keep_free, keep_owned)
+    layers = list(zip(steps, *counts, *(addresses(some, len(v)) for some in weight_blocks), strict=True))
     number = maybe(native, device_step)
     scalars = adam_scalars(native, step, (lr, mask_lr), (beta1, beta2), eps, (0.0, 0.0), number)
     moving, dtype = getattr(native.bridge.Moves, moves), native.dtype(lists[2][0])
     native.bridge.straight_through_adam(
         native.runner, dtype, moving, emerging, scalars, share_cost, hints.address, layers
     )
-    return [*values(blocks[0], blocks[2], blocks[5], blocks[6]), hints.tensor()]
+    return [*values(*(blocks[i] for i in (0, 2, 3, 5, 6))), hints.tensor(), *values(*weight_blocks)]
 
 
 def proximal_grad_(

@@ -72,7 +72,7 @@ using ScoreTuple = std::tuple<Address, Address, Sizes, Address>;
 using ProjectTuple = std::tuple<Address, Address, Sizes, int64_t, Address, Address>;
 using AdmmTuple = std::tuple<Address, Address, Address, Sizes, Sizes, int64_t, int64_t>;
 using StepTuple = std::tuple<Address, Address, Address, Address, Address, Address, Address, Address, int64_t>;
-using StraightTuple = std::tuple<StepTuple, Sizes, Sizes, int64_t, int64_t>;
+using StraightTuple = std::tuple<StepTuple, Sizes, Sizes, int64_t, int64_t, Address, Address>;
 using GradTuple = std::tuple<Address, Address, Address, Address, int64_t>;
 
 void group_scores(const Runner& runner, lps::DType dtype, lps::Score score, lps::Region region,
@@ -105,9 +105,9 @@ Refusal admm_update(const Runner& runner, lps::DType dtype, bool emerging, bool 
 
 lps::StepLayer step_layer(const StepTuple& layer) {
   const auto& [effective, grad, v, w_bar, centre, owner, mean, square, count] = layer;
-  return {at<void>(effective),   at<const void>(grad),   at<void>(v),
-          at<const void>(w_bar), at<const void>(centre), at<const uint8_t>(owner),
-          at<void>(mean),        at<void>(square),       count};
+  return {at<void>(effective), at<const void>(grad),   at<void>(v),
+          at<void>(w_bar),     at<const void>(centre), at<const uint8_t>(owner),
+          at<void>(mean),      at<void>(square),       count};
 }
 
 void proximal_adam(const Runner& runner, lps::DType dtype, lps::Moves moves, lps::Pull pull,
@@ -121,8 +121,11 @@ void straight_through_adam(const Runner& runner, lps::DType dtype, lps::Moves mo
                            const lps::AdamScalars& scalars, double share_cost, Address thresholds,
                            const std::vector<StraightTuple>& layers) {
   std::vector<lps::StraightLayer> all;
-  for (const auto& [step, view, sharing, keep_free, keep_owned] : layers) {
-    all.push_back({step_layer(step), view_of(view), view_of(sharing), keep_free, keep_owned});
+  for (const auto& [step, view, sharing, keep_free, keep_owned, weight_mean, weight_square] : layers) {
+    lps::StepLayer layer = step_layer(step);
+    layer.weight_exp_avg = at<void>(weight_mean);
+    layer.weight_exp_avg_sq = at<void>(weight_square);
+    all.push_back({layer, view_of(view), view_of(sharing), keep_free, keep_owned});
   }
   lps::straight_through_adam(runner.device(), dtype, moves, emerging, scalars, share_cost, at<void>(thresholds), all);
 }

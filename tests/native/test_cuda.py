@@ -213,7 +213,7 @@ def straight_layers(count: int, grouped: bool) -> Args:
     single = [size for layer in v for size in (1, layer.numel(), 1)]
     effective, grad, w_bar, mean = ([torch.randn_like(layer) for layer in v] for _ in range(4))
     lists = effective, grad, v, w_bar, owner, mean, [torch.rand_like(layer) for layer in v]
-    scalars = True, "all", 3, 1e-3, 1e-2, 0.9, 0.999, 1e-8, 0.0, None
+    scalars: Args = (True, "all", 3, 1e-3, 1e-2, 0.9, 0.999, 1e-8, 0.0, [], [], None)
     hints = torch.full((count, 2, 2), torch.nan)
     return *lists, hints, keep_free, keep_owned, views if grouped else single, single, *scalars
 
@@ -269,6 +269,19 @@ def test_the_straight_through_step_moves_37_bytes_a_weight_where_its_thresholds_
     assert 37 <= moved_with(args[place]) <= 38
     # Without a threshold all effective weights are written twice: another 13 bytes, and what the search reads.
     assert moved_with(torch.full_like(args[place], torch.nan)) >= 37 + 13
+
+
+def test_the_straight_through_step_moves_61_bytes_a_weight_where_weights_learn(counting: ModuleType) -> None:
+    op = REGISTRY["straight_through_adam_"]
+    (args,) = op.workload([(300, 400), (7,)])
+    weights, names = 300 * 400 + 7, names_of(op)
+    given = list(args)
+    for name in ("weight_exp_avg", "weight_exp_avg_sq"):
+        given[names.index(name)] = [torch.rand_like(layer) for layer in args[names.index("v")]]
+    moved = bytes_a_weight(counting, op.name, tuple(given), weights)
+    # Besides the 37 above, effective weights and two moments are read, and the weights and these moments written.
+    assert op.cost(*given).bytes == 61 * weights
+    assert 61 <= sum(loaded + stored for loaded, stored in moved.values()) <= 62, moved
 
 
 def test_thresholds_of_one_step_are_good_for_the_next(counting: ModuleType) -> None:

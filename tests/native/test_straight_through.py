@@ -34,7 +34,7 @@ def call(keep: tuple[float, float], *, emerging: bool, dtype: torch.dtype = torc
     views = [size for layer in v for size in (1, layer.numel(), 1)]
     thresholds = torch.full((len(v), 2, 2), NAN, dtype=dtype)
     counts = [[round(share * layer.numel() / 2) for layer in v] for share in keep]
-    scalars = (emerging, "all", 3, 1e-3, 1e-2, 0.9, 0.999, 1e-8, 1e-3, None)
+    scalars: Args = (emerging, "all", 3, 1e-3, 1e-2, 0.9, 0.999, 1e-8, 1e-3, [], [], None)
     return effective, grad, v, w_bar, owner, mean, square, thresholds, *counts, views, views, *scalars
 
 

@@ -147,7 +147,7 @@ def call_over_layers(name: str, layers: int) -> Args:
     scalars = (1, 1e-3, 1e-2, 0.9, 0.999, 1e-8)
     if name == "straight_through_adam_":
         thresholds, counts = torch.full((layers, 2, 2), 0.5), ([1] * layers, [1] * layers, views, elements)
-        return effective, grad, v, w_bar, owner, mean, square, thresholds, *counts, True, "all", *scalars, 0.0
+        return effective, grad, v, w_bar, owner, mean, square, thresholds, *counts, True, "all", *scalars, 0.0, [], []
     return effective, grad, v, w_bar, x, owner, mean, square, "all", "proximal", *scalars, 0.1, 0.1
 
 
@@ -268,17 +268,19 @@ def test_every_way_to_a_threshold_is_exact(case: str, x: Tensor, keep: int, monk
 
 
 def straight_through_call(
-    v: Tensor, keep: tuple[int, int], hint: Tensor, *, emerging: bool = False, lr: float = 0.0
+    v: Tensor, keep: tuple[int, int], hint: Tensor, *, emerging: bool = False, lr: float = 0.0, learning: bool = False
 ) -> Args:
-    """A step of one layer, every other weight owned; without ``lr``, ``v`` stays as it is."""
+    """A step of one layer, every other weight owned, every fourth kept; without ``lr``, ``v`` stays as it is."""
     draw = Draw()
     effective, grad, w_bar, mean = (draw.normal(v.shape, v.dtype) for _ in range(4))
     owner = torch.zeros(v.shape, dtype=torch.uint8)
     owner[::2] = 1
+    owner[::4] |= 0x80
     state = ([effective], [grad], [v], [w_bar], [owner], [mean], [draw.uniform(v.shape, v.dtype)], hint[None])
     elements = [1, len(v), 1]
     counts = ([keep[0]], [keep[1]], elements, elements)
-    return *state, *counts, emerging, "all", 3, lr, lr, 0.9, 0.999, 1e-8, 0.0
+    moments = ([draw.normal(v.shape, v.dtype)], [draw.uniform(v.shape, v.dtype)]) if learning else ([], [])
+    return *state, *counts, emerging, "all", 3, lr, lr, 0.9, 0.999, 1e-8, 0.0, *moments
 
 
 @pytest.fixture
@@ -376,9 +378,12 @@ def test_any_numbers_will_do_as_thresholds(emerging: bool, dtype: torch.dtype, m
             same_as_reference("straight_through_adam_", straight_through_call(v, (20, 30), hint, emerging=emerging))
 
 
-def test_steps_in_a_row_are_predicted_by_one_another(states: list[Tensor]) -> None:
+@pytest.mark.parametrize("learning", [False, True])
+def test_steps_in_a_row_are_predicted_by_one_another(learning: bool, states: list[Tensor]) -> None:
+    """Where weights learn, what sets a prediction right has to write the weight after its step."""
     op = REGISTRY["straight_through_adam_"]
-    args = straight_through_call(Draw(7).normal((STEPPED,)), (400, 500), torch.full((2, 2), torch.nan), lr=1e-3)
+    v, no_hint = Draw(7).normal((STEPPED,)), torch.full((2, 2), torch.nan)
+    args = straight_through_call(v, (400, 500), no_hint, lr=1e-3, learning=learning)
     wanted = copy_of(args)
     for step in range(1, 7):
         numbered, want = ((*a[:14], step, *a[15:]) for a in (args, wanted))

@@ -22,7 +22,8 @@ from lps_kernels.ops.step import MOVES, named
 
 # Fields of the table.
 COUNT, FIRST, EFFECTIVE, GRAD, V, W_BAR, CENTRE, OWNER, EXP_AVG, EXP_AVG_SQ = (tl.constexpr(i) for i in range(10))
-FIELDS = tl.constexpr(10)
+WEIGHT_EXP_AVG, WEIGHT_EXP_AVG_SQ = tl.constexpr(10), tl.constexpr(11)  # of weights that learn beside their masks
+FIELDS = tl.constexpr(12)
 # More registers would leave half of the threads no place on a multiprocessor.
 _OPTIONS: dict[str, object] = {"num_warps": 8, **registers(64), **EXACT}
 _DEVICE_STEP_OPTIONS: dict[str, object] = {"num_warps": 1, **EXACT}
@@ -126,11 +127,24 @@ def _pulled(grad, v, row, begin, index, mask, free, rho, tau, DTYPE: tl.constexp
 
 
 @triton.jit
-def adam_change(row, begin, index, mask, grad, free, moving, scalars, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """What a step of Adam takes off; the moments of what is ``moving`` are updated."""
+def adam_change(
+    row,
+    MEAN: tl.constexpr,
+    SQUARE: tl.constexpr,
+    begin,
+    index,
+    mask,
+    grad,
+    free,
+    moving,
+    scalars,
+    DTYPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
+    """What a step of Adam takes off; the moments of what is ``moving``, in these fields, are updated."""
     beta1, beta2, rest1, rest2, eps, size, mask_size, inverse = scalars
-    mean_at = pointer(row, EXP_AVG, DTYPE, ALIGNED) + begin + index
-    square_at = pointer(row, EXP_AVG_SQ, DTYPE, ALIGNED) + begin + index
+    mean_at = pointer(row, MEAN, DTYPE, ALIGNED) + begin + index
+    square_at = pointer(row, SQUARE, DTYPE, ALIGNED) + begin + index
     old_mean = tl.load(mean_at, mask=mask, other=0)
     old_square = tl.load(square_at, mask=mask, other=0)
     mean = old_mean * tl.full((), beta1, DTYPE) + grad * tl.full((), rest1, DTYPE)
@@ -170,7 +184,8 @@ def _adam_chunk(
     grad = tl.where(free, grad, grad * w_bar)
     if PULL == "gradient":
         grad = _pulled(grad, v, row, begin, index, mask, free, pull_free, pull_owned, DTYPE, ALIGNED)
-    moved = v - adam_change(row, begin, index, mask, grad, free, moving, scalars, DTYPE, ALIGNED)
+    change = adam_change(row, EXP_AVG, EXP_AVG_SQ, begin, index, mask, grad, free, moving, scalars, DTYPE, ALIGNED)
+    moved = v - change
     if PULL == "proximal":
         centre = loaded(row, CENTRE, begin, index, mask, DTYPE, ALIGNED)
         moved *= _for_role(free, stay_free, stay_owned, DTYPE)

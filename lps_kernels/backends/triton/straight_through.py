@@ -5,6 +5,9 @@ the exact threshold is known, only what was collected may have to be set right: 
 are stored and read again for each weight that was collected. Where the prediction missed or there was none, and where
 groups have several weights, the whole layer is selected (5 bytes a weight) and written (13) anew; to score the groups
 of a role takes another 5.
+
+Weights that learn beside their masks take their step in the same pass, so that gradient and owners are read once: 61
+bytes a weight. What sets the effective weight right afterwards reads the new weights.
 """
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 # ruff: noqa: N803
@@ -18,10 +21,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lps_kernels._checks import STATE_FLOATS, check_contiguous, check_no_overlap
+from lps_kernels._checks import STATE_FLOATS
 from lps_kernels._registry import REGISTRY
 from lps_kernels.backends.triton._launch import EXACT, FLOATS, Ahead, Kernels, on_device_of, registers
-from lps_kernels.backends.triton._owners import is_free
+from lps_kernels.backends.triton._owners import is_free, is_kept
 from lps_kernels.backends.triton._selections import FIELDS as SELECTION
 from lps_kernels.backends.triton._selections import (
     OUTSIDE,
@@ -55,6 +58,8 @@ from lps_kernels.backends.triton.step import (
     GRAD,
     OWNER,
     W_BAR,
+    WEIGHT_EXP_AVG,
+    WEIGHT_EXP_AVG_SQ,
     V,
     adam_change,
     adam_scalars,
@@ -68,8 +73,7 @@ from lps_kernels.backends.triton.step import (
     step_block,
 )
 from lps_kernels.ops.scores import views_of
-from lps_kernels.ops.step import named
-from lps_kernels.ops.straight_through import MOVES, OP
+from lps_kernels.ops.straight_through import MOVES, OP, check_memory
 
 # More registers would leave half of the threads no place on a multiprocessor. To collect takes many, so a thread of the
 # step has two weights in fp32 and one in fp64; arrays are then read by 64 bits.
@@ -84,20 +88,46 @@ def _store_effective(row, begin, index, mask, kept, free, v, w_bar, DTYPE: tl.co
 
 
 @triton.jit
+def _learned(row, begin, index, mask, owner, free, w_bar, grad, scalars, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """The weights after their own step of Adam, which is stored; the effective weight is still that of the last step.
+
+    Only owned weights whose kept bit is set learn, with a gradient where they took part in the forward pass.
+    """
+    learns = is_kept(owner) & ~free
+    took_part = loaded(row, EFFECTIVE, begin, index, mask, DTYPE, ALIGNED) != 0
+    beta1, beta2, rest1, rest2, eps, size, _, inverse = scalars
+    at_one_rate = (beta1, beta2, rest1, rest2, eps, size, size, inverse)
+    change = adam_change(
+        row,
+        WEIGHT_EXP_AVG,
+        WEIGHT_EXP_AVG_SQ,
+        begin,
+        index,
+        mask,
+        tl.where(took_part, grad, 0.0),
+        free,
+        learns,
+        at_one_rate,
+        DTYPE,
+        ALIGNED,
+    )
+    w_bar = tl.where(learns, w_bar - change, w_bar)
+    tl.store(pointer(row, W_BAR, DTYPE, ALIGNED) + begin + index, w_bar, mask=mask)
+    return w_bar
+
+
+@triton.jit
 def _step_chunk(
-    row,
-    selection,
-    found,
-    keys,
-    places,
-    begin,
+    at,
     mask,
     scalars,
     share_cost,
     MOVES_WHICH: tl.constexpr,
+    LEARNING: tl.constexpr,
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
+    row, selection, found, keys, places, begin = at
     index = tl.arange(0, mask.shape[0])
     owner = loaded(row, OWNER, begin, index, mask, tl.uint8, ALIGNED)
     free = is_free(owner)
@@ -105,10 +135,14 @@ def _step_chunk(
     w_bar = loaded(row, W_BAR, begin, index, mask, DTYPE, ALIGNED)
     v = loaded(row, V, begin, index, mask, DTYPE, ALIGNED)
     grad = loaded(row, GRAD, begin, index, mask, DTYPE, ALIGNED)
-    grad = tl.where(free, grad, grad * w_bar + tl.full((), share_cost, DTYPE))
-    change = adam_change(row, begin, index, mask, grad, free, moving, scalars, DTYPE, ALIGNED)
+    score_grad = tl.where(free, grad, grad * w_bar + tl.full((), share_cost, DTYPE))
+    change = adam_change(
+        row, EXP_AVG, EXP_AVG_SQ, begin, index, mask, score_grad, free, moving, scalars, DTYPE, ALIGNED
+    )
     v = tl.where(moving, v - change, v)
     tl.store(pointer(row, V, DTYPE, ALIGNED) + begin + index, v, mask=mask)
+    if LEARNING:
+        w_bar = _learned(row, begin, index, mask, owner, free, w_bar, grad, scalars, DTYPE, ALIGNED)
     key = tl.where(mask, keys_of(v, ~free), OUTSIDE)
     kept = free & predicted_to_survive(selection, found, key)
     shares = ~free & predicted_to_survive(selection + SELECTION, found + STATE, key)
@@ -136,6 +170,7 @@ def _step(
     inverse_root: tl.float64,
     share_cost: tl.float64,
     MOVES_WHICH: tl.constexpr,
+    LEARNING: tl.constexpr,
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
     ROWS: tl.constexpr,
@@ -148,12 +183,12 @@ def _step(
     found = state + number * 2 * STATE
     size, mask_size, inverse = scales_of(scales, step_size, mask_step_size, inverse_root)
     scalars = (beta1, beta2, rest1, rest2, eps, size, mask_size, inverse)
+    at = (row, selection, found, keys, places, begin)
     if rest >= BLOCK:
-        mask = everywhere(BLOCK)
-        _step_chunk(row, selection, found, keys, places, begin, mask, scalars, share_cost, MOVES_WHICH, DTYPE, ALIGNED)
+        _step_chunk(at, everywhere(BLOCK), scalars, share_cost, MOVES_WHICH, LEARNING, DTYPE, ALIGNED)
     else:
         mask = tl.arange(0, BLOCK) < rest
-        _step_chunk(row, selection, found, keys, places, begin, mask, scalars, share_cost, MOVES_WHICH, DTYPE, ALIGNED)
+        _step_chunk(at, mask, scalars, share_cost, MOVES_WHICH, LEARNING, DTYPE, ALIGNED)
 
 
 @triton.jit
@@ -245,25 +280,28 @@ def straight_through_adam_(
     beta2: float,
     eps: float,
     share_cost: float,
+    weight_exp_avg: Sequence[Tensor],
+    weight_exp_avg_sq: Sequence[Tensor],
     device_step: Tensor | None = None,
 ) -> None:
     """One straight-through step of Adam over all layers, with this step's selection."""
     rates = (step, lr, mask_lr, beta1, beta2, eps)
     state = (effective, grad, v, w_bar, owner, exp_avg, exp_avg_sq, thresholds)
     counts = (keep_free, keep_owned, views, sharing_views)
-    REGISTRY[OP].fake(*state, *counts, emerging, moves, *rates, share_cost, device_step)
-    written = named(effective=effective, v=v, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
-    written.append(("thresholds", thresholds))
-    for name, tensor in written:
-        check_contiguous(OP, name, tensor)
-    check_no_overlap(OP, written, named(grad=grad, w_bar=w_bar, owner=owner))
+    moments = (weight_exp_avg, weight_exp_avg_sq)
+    REGISTRY[OP].fake(*state, *counts, emerging, moves, *rates, share_cost, *moments, device_step)
+    check_memory(*state, *moments)
+    learning = bool(weight_exp_avg)
     sizes = [tensor.numel() for tensor in v]
     if sum(sizes) == 0:
         thresholds.fill_(torch.nan)
         return
+    # Weights that learn are contiguous, so they are written where they are and not in a copy.
     grad, w_bar, owner = (contiguous(tensors) for tensors in (grad, w_bar, owner))
     lists = {EFFECTIVE: effective, GRAD: grad, V: v, W_BAR: w_bar, OWNER: owner, EXP_AVG: exp_avg}
-    layers, programs, is_aligned = layer_table(lists | {EXP_AVG_SQ: exp_avg_sq}, sizes)
+    lists |= {EXP_AVG_SQ: exp_avg_sq}
+    lists |= {WEIGHT_EXP_AVG: weight_exp_avg, WEIGHT_EXP_AVG_SQ: weight_exp_avg_sq} if learning else {}
+    layers, programs, is_aligned = layer_table(lists, sizes)
     selections = []
     for layer, (view, sharing) in enumerate(zip(views_of(views), views_of(sharing_views), strict=True)):
         selections.append(Selection(v[layer], view, "free", "l2", keep_free[layer], owner[layer]))
@@ -279,7 +317,8 @@ def straight_through_adam_(
         scales, scalars = adam_scalars(*rates, device_step)
         found = predict(plan, thresholds)
         scratch = (layers, len(v), plan.table, keys, places, found)
-        _step[(programs,)](*scratch, scales, *scalars, share_cost, MOVES_WHICH=moves, **shared, **_STEP_OPTIONS)
+        which = {"MOVES_WHICH": moves, "LEARNING": learning}
+        _step[(programs,)](*scratch, scales, *scalars, share_cost, **which, **shared, **_STEP_OPTIONS)
         score_groups(plan, keys, dtype, dual=False, to_scores=False)
         select(plan, keys, dtype, dual=False, predicted=(found, thresholds))
         _settle[(programs,)](*scratch, **shared, **_SETTLE_OPTIONS)
@@ -288,13 +327,14 @@ def straight_through_adam_(
 _SCRATCH_TYPES = {name: "i32" if name == "rows" else "*i64" for name in _settle.arg_names if name.islower()}
 
 
-def _ahead(dtype: torch.dtype, moves: str, device_step: bool = False, is_aligned: bool = True) -> Ahead:
+def _ahead(dtype: torch.dtype, moves: str, learning: bool, device_step: bool = False, is_aligned: bool = True) -> Ahead:
     """The step for 53 layers."""
     types, absent = scalar_types(device_step)
-    constants = {"MOVES_WHICH": moves, **_constants(dtype, is_aligned), **absent}
-    name = f"[{FLOATS[dtype]}, {moves}{', device step' * device_step}{', unaligned' * (not is_aligned)}]"
+    constants = {"MOVES_WHICH": moves, "LEARNING": learning, **_constants(dtype, is_aligned), **absent}
+    changes = f"{', learning' * learning}{', device step' * device_step}{', unaligned' * (not is_aligned)}"
     types |= {"share_cost": "fp64", **_SCRATCH_TYPES}
-    return Ahead(f"straight_through_adam{name}", _step, types, constants, _STEP_OPTIONS)
+    name = f"straight_through_adam[{FLOATS[dtype]}, {moves}{changes}]"
+    return Ahead(name, _step, types, constants, _STEP_OPTIONS)
 
 
 def _ahead_settle(dtype: torch.dtype, is_aligned: bool = True) -> Ahead:
@@ -307,10 +347,11 @@ def _constants(dtype: torch.dtype, is_aligned: bool) -> dict[str, object]:
 
 
 KERNELS: Kernels = {OP: straight_through_adam_}
+_EITHER = (False, True)
 AOT = [
-    *(_ahead(dtype, moves) for dtype in STATE_FLOATS for moves in MOVES),
-    *(_ahead(dtype, "all", device_step=True) for dtype in STATE_FLOATS),
-    _ahead(torch.float32, "all", is_aligned=False),
+    *(_ahead(dtype, moves, learning) for learning in _EITHER for dtype in STATE_FLOATS for moves in MOVES),
+    *(_ahead(dtype, "all", learning, device_step=True) for learning in _EITHER for dtype in STATE_FLOATS),
+    *(_ahead(torch.float32, "all", learning, is_aligned=False) for learning in _EITHER),
     *(_ahead_settle(dtype) for dtype in STATE_FLOATS),
     _ahead_settle(torch.float32, is_aligned=False),
 ]

@@ -28,10 +28,15 @@ if TYPE_CHECKING:
     from lps.methods.lps.config import TaskConfig
 
 
+# Of the memory where Adam goes on from task to task: what it knows of every parameter, by name.
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
 class Dense(Method):
     """Trains all weights in every task; ``task_learner`` is what a subclass changes."""
 
     forgets = True
+    keeps_moments: ClassVar[bool] = False  # whether Adam goes on from task to task instead of beginning anew
     task_learner: ClassVar[type[DenseLearner]]
     own_losses: ClassVar[bool] = True  # whether a task may have another loss than cross entropy
 
@@ -50,6 +55,21 @@ class Dense(Method):
         """A learner of the method's own kind."""
         self.check_task(task)
         return self.task_learner(self, task, config, draft)
+
+    def load_memory(self, memory: dict[str, Any]) -> None:
+        """What Adam knows of the parameters of this network, where it goes on; else nothing."""
+        if not self.keeps_moments:
+            super().load_memory(memory)
+            return
+        if memory.keys() != set(MOMENTS):
+            raise FileFormatError(f"expected {', '.join(MOMENTS)}, got {', '.join(map(str, memory)) or 'none'}")
+        like = dict(named_trained(self.net))
+        counts = {name: torch.zeros((), device=parameter.device) for name, parameter in like.items()}
+        expected: dict[str, Mapping[str, Tensor]] = {"exp_avg": like, "exp_avg_sq": like, "step": counts}
+        self.memory = {kind: fitting_all(kind, memory[kind], expected[kind]) for kind in MOMENTS}
+        for name, count in self.memory["step"].items():
+            if not 0 <= float(count) < 2**31:
+                raise FileFormatError(f"step of {name}: expected a count, got {float(count)}")
 
 
 class DenseLearner:
@@ -80,6 +100,7 @@ class DenseLearner:
         self.begin_task()
         parameters = [*self.shared.values(), *self.trained_beside()]
         self.optimizer = torch.optim.Adam(parameters, config.lr, fused=True)
+        self._take_over_moments()
 
     @torch.no_grad()
     def _start(self) -> None:
@@ -89,6 +110,22 @@ class DenseLearner:
                 partition.compose(self.number - 1, out=weight)
             for tensor, value in self.net.private_pairs(self.number - 1):
                 tensor.copy_(value)
+
+    def _take_over_moments(self) -> None:
+        """Go on with Adam where the task before stopped; the new head, which it does not know, begins anew."""
+        for name, parameter in named_trained(self.net):
+            if name in self.memory.get("step", {}):
+                self.optimizer.state[parameter] = {kind: self.memory[kind][name].clone() for kind in MOMENTS}
+
+    def _moments(self) -> dict[str, dict[str, Tensor]]:
+        """What Adam knows of every parameter; zeros where it had no gradient."""
+        found: dict[str, dict[str, Tensor]] = {kind: {} for kind in MOMENTS}
+        for name, parameter in named_trained(self.net):
+            state = self.optimizer.state.get(parameter, {})
+            for kind in MOMENTS:
+                nothing = torch.zeros((), device=parameter.device) if kind == "step" else torch.zeros_like(parameter)
+                found[kind][name] = state.get(kind, nothing).detach()
+        return found
 
     # What a method overrides.
 
@@ -172,6 +209,8 @@ class DenseLearner:
             if not is_sound(tensor.detach().contiguous(), infinite=not isinstance(tensor, nn.Parameter)):
                 raise fit.diverged(f"{name} became infinite or NaN", self.phases[-1].name, self.phases[-1].epochs)
         self.take_in(task, fit.input_shape)
+        if self.method.keeps_moments:
+            self.memory |= self._moments()
         self.method.memory = self.memory
 
     def _state_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -197,6 +236,12 @@ class DenseLearner:
         load_moments(self.optimizer, state["optimizer"]["state"])
         self.load_extra_state(state["extra"])
         self.lr = float(state["lr"])
+
+
+def named_trained(net: Lifelong) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of the backbone and of all heads."""
+    yield from net.backbone.named_parameters()
+    yield from net.heads.named_parameters(prefix="heads")
 
 
 def protected(net: Lifelong) -> dict[str, nn.Parameter]:

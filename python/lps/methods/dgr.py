@@ -2,7 +2,7 @@
 
 The solver, which is the network, and a generator of inputs are trained together. From task 2 on, every batch comes with
 as many inputs x' from the generator that the task before left, each with the answers y' of the network that it left;
-the loss is r L(x, y) + (1 - r) L(x', y') (section 3.2). With a head per task, y' is the class by each earlier task's
+the loss is r L(x, y) + (1 - r) L(x', y') (section 3). With a head per task, y' is the class by each earlier task's
 own head, and L(x', y') the mean over these heads. The generator learns from both kinds of inputs in the same ratio.
 
 The paper's generator is a WGAN-GP. Here it is a small variational autoencoder, as in later comparisons (van de Ven and

@@ -7,6 +7,9 @@ taken as the divergence, which differs by a constant: it is 0 where nothing has 
 
 The earlier answers come from a copy of the network, as augmented inputs are new in every epoch. The weight of the
 terms (1) and T (2) are the paper's.
+
+Adam goes on from task to task. If it began anew, its first steps would move every weight by the whole learning rate,
+however small the gradient: that alone costs most of what the earlier heads know.
 """
 
 from __future__ import annotations
@@ -72,6 +75,7 @@ class LwF(Dense):
     options = LwFOptions
     own_losses = False  # what is compared are class probabilities
     task_learner = LwFLearner
+    keeps_moments = True
 
     def check_task(self, task: Task) -> None:
         """Earlier heads must be able to read the features of the task being learnt."""

@@ -100,9 +100,10 @@ class ScoredWeight:
 
 
 class ScoredLearner(SplitLearner):
-    """Learns the scores of one task; a method says where weights and scores start and whether weights move."""
+    """Learns the scores of one task; a method says where weights start and which of them move."""
 
     rho = 0.0  # there is no penalty to log
+    weights_learn: ClassVar[bool] = False  # whether weights move beside their scores
 
     def __init__(self, method: Scored, task: Task, config: TaskConfig, draft: Draft) -> None:
         super().__init__(method.net, task, config, draft)
@@ -112,14 +113,14 @@ class ScoredLearner(SplitLearner):
         # To the step every weight is an owned one, with a mask that learns. All layers share the bytes that say so.
         longest = max(layer.weights.numel() for layer in self.layers)
         self._owned = torch.ones(longest, dtype=torch.uint8, device=self.device)
-        self.adam = StraightThroughAdam([self._state(layer) for layer in self.layers], config.lr, emerging=False)
+        states = [self._state(layer) for layer in self.layers]
+        self.adam = StraightThroughAdam(states, config.lr, emerging=False, weights_learn=self.weights_learn)
         self.plain = torch.optim.Adam([{"params": self.others}], config.lr, fused=True)
         self.refresh()
 
     def _state(self, layer: ScoredWeight) -> WeightState:
-        owned = self._owned[: layer.weights.numel()].view(layer.weights.shape)
         selection = Selection(layer.view, layer.view, keep_free=0, keep_owned=layer.keep)
-        return WeightState(layer.parameter, layer.scores, layer.weights, owned, selection=selection)
+        return WeightState(layer.parameter, layer.scores, layer.weights, self.owners(layer), selection=selection)
 
     @torch.no_grad()
     def _begin(self, partition: Partition, parameter: nn.Parameter) -> ScoredWeight:
@@ -141,11 +142,9 @@ class ScoredLearner(SplitLearner):
         """The values of free weights before the first task, from randomly drawn ones."""
         return drawn
 
-    def before_scores(self) -> None:
-        """Called before a step of the scores, with the effective weights of the forward pass and their gradients."""
-
-    def after_scores(self) -> None:
-        """Called after it, with the next effective weights."""
+    def owners(self, layer: ScoredWeight) -> Tensor:
+        """The owner bytes of a layer, for the step alone."""
+        return self._owned[: layer.weights.numel()].view(layer.weights.shape)
 
     # What the loop calls.
 
@@ -158,12 +157,10 @@ class ScoredLearner(SplitLearner):
     def step(self, lr_factor: float) -> None:
         """One step of Adam for the scores with the next selection, and one for everything else."""
         self.lr = self.config.lr * lr_factor
-        self.before_scores()
         for adam in (self.adam, self.plain):
             adam.param_groups[0]["lr"] = self.lr
             adam.step()
             adam.zero_grad()
-        self.after_scores()
 
     @torch.no_grad()
     def refresh(self) -> None:

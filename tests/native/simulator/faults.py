@@ -314,6 +314,17 @@ FAULTS = [
     ),
     Fault(
         "straight",
+        "out of bounds",  # in weights that learn
+        "straight.cuh",
+        where="void learn_pack(",
+        old="load_pack<N>(static_cast<const T*>(layer.weight_exp_avg), place)",
+        new="load_pack<N>(static_cast<const T*>(layer.weight_exp_avg) + 1, place)",
+        unit="straight.cu",
+        op="straight_through_adam_",
+        sample="weights learn, all owned",
+    ),
+    Fault(
+        "straight",
         "uncorrected forecast",
         "straight.cuh",
         where="void correct_candidates(",

@@ -31,6 +31,7 @@ from lps_kernels import (
     proximal_grad_,
 )
 from lps_kernels.ops.step import movable
+from lps_kernels.optim import MaskedAdam
 from lps_kernels.owner import free_coordinates, is_kept
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -183,10 +184,11 @@ def load_moments(adam: torch.optim.Optimizer, state: dict[int, dict[str, Tensor]
     """Moments and step counts; everything else in the state of an optimiser follows from the settings."""
     known = adam.state_dict()
     parameters = [parameter for group in adam.param_groups for parameter in group["params"]]
+    names = adam.moments if isinstance(adam, MaskedAdam) else ("exp_avg", "exp_avg_sq")
     for index, moments in state.items():
-        for name in ("exp_avg", "exp_avg_sq"):
+        for name in names:
             fitting(f"{name} of parameter {index}", moments[name], parameters[index])
-        if not (len(moments) == 3 and 0 <= float(moments["step"]) < 2**31):
+        if not (len(moments) == len(names) + 1 and 0 <= float(moments["step"]) < 2**31):
             raise FileFormatError(f"step of parameter {index}: expected a count, got {float(moments['step'])}")
     adam.load_state_dict({**known, "state": state})
 
