@@ -130,7 +130,7 @@ void run(const Cpu& cpu, DType dtype, const SelectKernels<KeyOf<T>>& select, Str
     selection.up_to = true;
     roles.push_back({selection, plan_for(selection, thresholds + 2 * selection.layer)});
   }
-  // 37 bytes per weight in fp32, 73 in fp64; where weights learn, 61 and 121.
+  // At least 37 bytes per weight in fp32, 73 in fp64.
   const bool stream = weights * (dtype == DType::f32 ? 37 : 73) > kStreamBytes;
 
   std::vector<StraightUnit<Key>> units;
