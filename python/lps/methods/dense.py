@@ -121,10 +121,12 @@ class DenseLearner:
         """What Adam knows of every parameter; zeros where it had no gradient."""
         found: dict[str, dict[str, Tensor]] = {kind: {} for kind in MOMENTS}
         for name, parameter in named_trained(self.net):
-            state = self.optimizer.state.get(parameter, {})
+            state = self.optimizer.state.get(parameter)
+            if not state:
+                means, squares = (torch.zeros_like(parameter, requires_grad=False) for _ in range(2))
+                state = {"exp_avg": means, "exp_avg_sq": squares, "step": torch.zeros((), device=parameter.device)}
             for kind in MOMENTS:
-                nothing = torch.zeros((), device=parameter.device) if kind == "step" else torch.zeros_like(parameter)
-                found[kind][name] = state.get(kind, nothing).detach()
+                found[kind][name] = state[kind]
         return found
 
     # What a method overrides.
