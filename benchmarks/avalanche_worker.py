@@ -105,6 +105,8 @@ def _strategy(request: dict[str, Any]) -> tuple[Any, int]:
     from avalanche.training.plugins import EvaluationPlugin  # type: ignore[import-not-found]  # noqa: PLC0415
 
     name, arguments = request["strategy"], dict(request["arguments"])
+    if name == "SynapticIntelligence":
+        _let_si_copy()
     model: nn.Module
     if name == "PackNet":  # it has one head over all classes
         offset = CLASSES
@@ -129,6 +131,21 @@ def _let_torchvision_load() -> None:
     """Declare the operators that torchvision's compiled part would bring: built for CUDA, it may not load."""
     for name in ("nms", "qnms"):
         TORCHVISION.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
+
+
+def _let_si_copy() -> None:
+    """Let Avalanche's SI keep copies of the weights, as it does on a GPU: on a CPU its ``.cpu()`` copies nothing.
+
+    The weights before a step, after it and of the task's start would all be the weights themselves: paths of length 0,
+    nothing held, and the accuracies of plain fine-tuning.
+    """
+    from avalanche.training.plugins import SynapticIntelligencePlugin  # noqa: PLC0415
+
+    def extract_weights(model: nn.Module, target: dict[str, Any], excluded_parameters: set[str]) -> None:
+        for name, parameter in SynapticIntelligencePlugin.allowed_parameters(model, excluded_parameters):
+            target[name].data = parameter.detach().flatten().clone()
+
+    SynapticIntelligencePlugin.extract_weights = staticmethod(extract_weights)
 
 
 def _tasks(request: dict[str, Any], part: str) -> list[tuple[Tensor, Tensor]]:

@@ -48,7 +48,7 @@ Precision = Literal["fp32", "bf16"]
 def print_solvers(data_dir: Path, names: Sequence[str], seeds: Sequence[int], output: Path) -> bool:
     """Run what is missing, print every row beside PackNet; returns whether all bounds hold."""
     precision: Precision = "bf16" if _has_bf16() else "fp32"
-    print(f"{_processor()}, {torch.get_num_threads()} threads, {precision} training steps", flush=True)
+    print(f"{processor()}, {torch.get_num_threads()} threads, {precision} training steps", flush=True)
     tasks = list(stream("split-cifar", data_dir=data_dir, tasks=TASKS, seed=0, download=False))
     output.mkdir(parents=True, exist_ok=True)
     first = _first_task(tasks[0], output / "task1.lps", precision)
@@ -71,7 +71,8 @@ def _has_bf16() -> bool:
     return any(has for name, has in torch.cpu.get_capabilities().items() if name.endswith("bf16"))
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Its name."""
     description = Path("/proc/cpuinfo")
     for line in description.read_text().splitlines() if description.exists() else ():
         if line.startswith("model name"):
@@ -96,7 +97,7 @@ def run_row(
 ) -> Result:
     """Learn tasks 2 to 4 with these settings."""
     net, begin = load(first), perf_counter()
-    result: Result = {"row": name, "seed": seed, "precision": precision, "processor": _processor()}
+    result: Result = {"row": name, "seed": seed, "precision": precision, "processor": processor()}
     result |= {"test": [], "validation": [], "before_projection": [], "after_projection": [], "share": []}
     for task in tasks:
         report = net.learn(task, replace(config, seed=seed, precision=precision))
