@@ -106,7 +106,19 @@ def test_examples_are_remembered_as_the_network_reads_them() -> None:
     assert [known[tuple(row)] for row in inputs.tolist()] == labels.tolist()
     assert len({tuple(row) for row in inputs.tolist()}) == 30
     method.learn(toy_task(2, classes=4))
-    assert [len(values) for values in method.memory.values()] == [2, 2, 2]
+    assert [len(method.memory[name]) for name in (INPUTS, LABELS, WEIGHTS)] == [2, 2, 2]
+
+
+def test_adam_goes_on_with_the_shared_weights() -> None:
+    method = GEM(toy_net(), QUICK)
+    method.learn(toy_task(1))
+    steps = method.steps(1, toy_task(1))
+    with method.net.transaction() as draft:
+        learner = method.learner(toy_task(2), method.task_config(2), draft)
+        assert [state["step"].item() for state in learner.optimizer.state.values()] == [steps] * len(learner.shared)
+        learner.state_dict()  # which has no place for parameters that are not trained, as those of earlier heads
+    with pytest.raises(FileFormatError, match="exp_avg"):
+        method.load_memory({name: method.memory[name] for name in (INPUTS, LABELS, WEIGHTS)})
 
 
 def test_it_forgets_less_than_without_constraints() -> None:

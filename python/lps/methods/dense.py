@@ -113,8 +113,9 @@ class DenseLearner:
 
     def _take_over_moments(self) -> None:
         """Go on with Adam where the task before stopped; the new head, which it does not know, begins anew."""
+        trained = {id(parameter) for parameter in self.optimizer.param_groups[0]["params"]}
         for name, parameter in named_trained(self.net):
-            if name in self.memory.get("step", {}):
+            if name in self.memory.get("step", {}) and id(parameter) in trained:
                 self.optimizer.state[parameter] = {kind: self.memory[kind][name].clone() for kind in MOMENTS}
 
     def _moments(self) -> dict[str, dict[str, Tensor]]:

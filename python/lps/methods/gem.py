@@ -8,6 +8,9 @@ g + sum((v_k + gamma) g_k). As in the paper, gamma favours steps that help earli
 Constraints are on the weights that all tasks share; the head of an earlier task stays as it is. The remembered
 examples are seen in eval mode, as the task will be asked for them: without dropout, and with the statistics of
 normalisation layers as they are.
+
+Adam goes on from task to task, as in :mod:`lps.methods.lwf` and for the same reason: steps by the whole learning rate
+for every weight, however small its gradient, leave little of a gradient that was bent to harm nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from lps.errors import ConfigError, FileFormatError
-from lps.methods.dense import Dense, DenseLearner, gradients, protected, some_examples
+from lps.methods.dense import MOMENTS, Dense, DenseLearner, gradients, protected, some_examples
 from lps.methods.fit import precision_of
 from lps.options import option
 from lps.task import Task
@@ -114,6 +117,7 @@ class GEM(Dense):
     options = GEMOptions
     own_losses = False  # a function cannot be remembered beside the examples
     task_learner = GEMLearner
+    keeps_moments = True
 
     def check(self, tasks: Sequence[Task]) -> None:
         """The solver is needed from the second task on."""
@@ -122,7 +126,8 @@ class GEM(Dense):
             solver()
 
     def load_memory(self, memory: dict[str, Any]) -> None:
-        """Examples of every learnt task, with labels that its head has."""
+        """Examples of every learnt task, with labels that its head has, and what Adam knows."""
+        super().load_memory({kind: memory[kind] for kind in MOMENTS if kind in memory})
         device, shape = self.net.like.device, self.net.metadata.input_shape
         kept = {name: _tensors(memory, name, len(self.learnt)) for name in (INPUTS, LABELS, WEIGHTS)}
         for index, learnt in enumerate(self.learnt):
@@ -138,7 +143,7 @@ class GEM(Dense):
                 raise FileFormatError(
                     f"task {learnt.name}: expected remembered examples {shape} with labels of {learnt.classes} classes"
                 )
-        self.memory = {name: [tensor.to(device) for tensor in tensors] for name, tensors in kept.items()}
+        self.memory |= {name: [tensor.to(device) for tensor in tensors] for name, tensors in kept.items()}
 
 
 def _tensors(memory: dict[str, Any], name: str, count: int) -> list[Tensor]:
