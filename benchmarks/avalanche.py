@@ -42,8 +42,8 @@ WORKERS = {"avalanche": "avalanche_worker.py", "ours": "methods_worker.py"}  # b
 EPOCHS, BATCH, RATE, DROPOUT = (1, 3, 1), 128, 1e-3, 0.2
 SHARES = 10  # PackNet gives every task one of so many shares of the weights
 POINTS = 2.0  # by which ours may fall behind
-# Of the times: 20 steps per epoch, and epochs before and after PackNet's pruning.
-TIMED_IMAGES, TIMED_EPOCHS, TURNS = 20 * BATCH, (1, 0, 1), 3
+# Of the times: 10 steps per epoch, and epochs before and after PackNet's pruning.
+TIMED_IMAGES, TIMED_EPOCHS, TURNS = 10 * BATCH, (1, 0, 1), 3
 
 
 class Peer(NamedTuple):

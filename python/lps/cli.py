@@ -28,6 +28,7 @@ COMMANDS = {
     "train": "learn a benchmark's tasks one after another into one file",
     "compare": "learn a benchmark by several methods with several seeds and compare them in a table",
     "sweep": "learn a benchmark with several values of some settings and compare them in a table",
+    "report": "show runs and sets of runs as one page with tables and figures, which loads nothing",
     "eval": "check a file's digests and every task's accuracy",
     "export": "cut one task out of a file, for torch, for ONNX or as a file of its own",
     "infer": "classify arrays or images with one task of a file",

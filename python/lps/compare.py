@@ -10,23 +10,18 @@ import sys
 from argparse import SUPPRESS
 from collections.abc import Mapping
 
-from lps import paper
 from lps.cli import COMMANDS, guarded
-from lps.data import BENCHMARKS
 from lps.errors import ConfigError
 from lps.methods import METHODS
 from lps.options import shown
 from lps.runs.batch import make_run
-from lps.runs.report import Kind, Outcome
+from lps.runs.kinds import COMPARE
 from lps.runs.set_command import SetCommand, set_parser
 from lps.runs.settings import settings_from
 from lps.train import is_read
 
 PROG = "lps.compare"
 DEFAULT = "lps,packnet,ewc,single,finetune"
-ALONE = "single"  # what forward transfer is measured against
-
-KNOWN = list(METHODS)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,7 +35,7 @@ def _main(arguments: list[str]) -> int:
     parser.add_argument("--methods", default=SUPPRESS, metavar="NAME,...", help=f"by default {DEFAULT}")
     flags = vars(parser.parse_args(arguments))
     try:
-        command = SetCommand(PROG, arguments, flags, Kind(_names, _values, _order, _paper, ALONE))
+        command = SetCommand(PROG, arguments, flags, COMPARE)
         if command.only_show:
             return command.show()
         methods = _methods(str(command.given.pop("methods", DEFAULT)))
@@ -73,25 +68,6 @@ def _check_read(given: Mapping[str, object], methods: list[str]) -> None:
     for name in given:
         if not any(is_read(name, METHODS[method]) for method in methods):
             raise ConfigError(f"{name}: none of {', '.join(methods)} uses it; leave it out")
-
-
-def _names(_rows: object) -> list[str]:
-    return ["method"]
-
-
-def _values(row: str) -> dict[str, str]:
-    return {"method": row}
-
-
-def _order(row: str) -> tuple[int, str]:
-    return KNOWN.index(row) if row in KNOWN else len(KNOWN), row
-
-
-def _paper(outcome: Outcome) -> float | None:
-    settings = outcome.settings
-    if settings is None or settings.tasks != BENCHMARKS[settings.benchmark].tasks:
-        return None
-    return paper.METHODS.get(settings.benchmark, {}).get(settings.method)
 
 
 if __name__ == "__main__":

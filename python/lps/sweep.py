@@ -14,15 +14,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
-from lps import paper
 from lps.cli import COMMANDS, guarded
-from lps.data import BENCHMARKS
 from lps.errors import ConfigError
 from lps.options import read_yaml, shown
 from lps.runs.batch import Run, make_run, sharing_first_tasks
-from lps.runs.report import Kind, Outcome
+from lps.runs.kinds import SWEEP
 from lps.runs.set_command import SetCommand, set_parser
 from lps.runs.settings import Settings, settings_from
 from lps.train import check_used
@@ -68,7 +66,7 @@ def _main(arguments: list[str]) -> int:
     flags = vars(parser.parse_args(arguments))
     sweep, vary = flags.pop("sweep"), flags.pop("vary")
     try:
-        command = SetCommand(PROG, arguments, flags, Kind(_names, values_of, _order, _paper))
+        command = SetCommand(PROG, arguments, flags, SWEEP)
         if command.only_show and not (sweep or vary):
             return command.show()
         common = settings_from(command.given)
@@ -143,39 +141,6 @@ def _runs(command: SetCommand, axes: Sequence[Sequence[Value]]) -> list[Run]:
         check_used(given)
         runs += [make_run(row, seed, given) for seed in command.seeds]
     return runs
-
-
-def values_of(row: str) -> dict[str, str]:
-    """The values that a row is named for, by what was varied."""
-    pairs = [part.partition("=") for part in row.split(",")]
-    return {name: unquote(value) for name, _, value in pairs}
-
-
-def _names(rows: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in values_of(row)))
-
-
-def _order(row: str) -> list[tuple[str, float, str]]:
-    """By the names of what was varied, then by value: numbers by size, then texts."""
-    return [(name, _number(text), text) for name, text in values_of(row).items()]
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("inf")
-
-
-def _paper(outcome: Outcome) -> float | None:
-    settings, values = outcome.settings, values_of(outcome.row)
-    if settings is None or settings.method != "lps" or settings.tasks != BENCHMARKS[settings.benchmark].tasks:
-        return None
-    if set(values) == {"capacity"}:
-        return paper.CAPACITY.get(settings.benchmark, {}).get(_number(values["capacity"]))
-    if "beta" in values and set(values) <= {"pattern", "beta"}:
-        return paper.SHARES.get(settings.benchmark, {}).get((settings.pattern, _number(values["beta"])))
-    return None
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from lps.errors import ConfigError, complain
 from lps.methods import METHODS, Method
 from lps.methods.base import EVERY_METHOD_USES
 from lps.methods.lps.config import LPSConfig
+from lps.pages.page import report_on
 from lps.runs.directory import CONFIG
 from lps.runs.first_task import begin_with_first_task
 from lps.runs.loggers import check_installed
@@ -65,7 +66,7 @@ def _main(arguments: list[str]) -> int:
             begin_with_first_task(settings, output, command.first_task, device)
             before = settings
         results, path = train(settings, output, before, device)
-        print(summary(results, str(path)), flush=True)
+        print("\n".join(filter(None, [summary(results, str(path)), report_on(PROG, path)])), flush=True)
     if screen.problem is not None:
         complain(PROG, f"{screen.problem}; the run in {path} is complete")
     return 0

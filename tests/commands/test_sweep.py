@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from lps import paper, sweep, train
+from lps.runs.kinds import SWEEP, values_of
 from lps.runs.report import Outcome
 from lps.runs.settings import settings_from
 
@@ -110,18 +111,18 @@ def test_any_settings_can_be_varied_together(capsys: pytest.CaptureFixture[str])
         ("64", "1,1,1"), ("64", "1,2,1"), ("128", "1,1,1"), ("128", "1,2,1"),
     ]  # fmt: skip
     names = [Path(value(line, "--output")).name for line in lines]
-    assert sweep.values_of(names[1].removesuffix("-seed3")) == {"batch_size": "64", "epochs": "[1, 2, 1]"}
+    assert values_of(names[1].removesuffix("-seed3")) == {"batch_size": "64", "epochs": "[1, 2, 1]"}
 
 
 def test_the_numbers_of_the_paper_stand_beside_their_rows() -> None:
     cifar = settings_from({"benchmark": "split-cifar"})
     column = settings_from({"benchmark": "split-cifar", "pattern": "column"})
-    assert sweep._paper(Outcome("beta=1.0", 0, cifar)) == 79.10
-    assert sweep._paper(Outcome("pattern=column,beta=0.92", 0, column)) == 79.56
-    assert sweep._paper(Outcome("capacity=0.5", 0, cifar)) == 75.32
-    assert sweep._paper(Outcome("beta=1.0,lr=0.1", 0, cifar)) is None
+    assert SWEEP.paper(Outcome("beta=1.0", 0, cifar)) == 79.10
+    assert SWEEP.paper(Outcome("pattern=column,beta=0.92", 0, column)) == 79.56
+    assert SWEEP.paper(Outcome("capacity=0.5", 0, cifar)) == 75.32
+    assert SWEEP.paper(Outcome("beta=1.0,lr=0.1", 0, cifar)) is None
     fewer = settings_from({"benchmark": "split-cifar", "tasks": 2})
-    assert sweep._paper(Outcome("beta=1.0", 0, fewer)) is None
+    assert SWEEP.paper(Outcome("beta=1.0", 0, fewer)) is None
     # The best share is the number of Table II, and every benchmark of the paper has its methods.
     for benchmark, shares in paper.SHARES.items():
         assert max(shares.values()) == paper.METHODS[benchmark]["lps"]

@@ -159,10 +159,11 @@ def outcomes(output: Path, runs: Iterable[Run]) -> list[Outcome]:
         names |= {path.parent.name for path in output.glob(f"*/{CONFIG}")}
         names |= {path.stem for path in (output / LOGS).glob("*.err")}
     found = [(name, re.fullmatch(r"(.+)-seed(\d{1,19})", name)) for name in sorted(names)]
-    return [_outcome(output / name, match[1], int(match[2])) for name, match in found if match]
+    return [outcome_of(output / name, match[1], int(match[2])) for name, match in found if match]
 
 
-def _outcome(path: Path, row: str, seed: int) -> Outcome:
+def outcome_of(path: Path, row: str, seed: int) -> Outcome:
+    """What came of the run in a directory, which is one of this row and seed."""
     if not (path / CONFIG).is_file():
         return Outcome(row, seed, reason=_reason(path))
     settings = settings_from(read_settings(path / CONFIG))

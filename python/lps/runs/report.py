@@ -151,7 +151,7 @@ class Report:
         """What is printed and written to table.md and table.tex."""
         notes = [*FORMULAS, *([FWT] if self.kind.alone else []), *([PAPER] if self.papers else [])]
         tables = [
-            Table(self._title(), self._table(self.summary, papers=True), notes),
+            Table(self.title, self._table(self.summary, papers=True), notes),
             Table("Accuracy per task, after the last one", self._table(self.of_tasks)),
             Table("Time and memory of training, which differ from run to run", self._table(TIMES)),
         ]
@@ -223,7 +223,9 @@ class Report:
         values = self.kind.values(row)
         return [values.get(name, "-") for name in self.names]
 
-    def _title(self) -> str:
+    @property
+    def title(self) -> str:
+        """The benchmark and the number of tasks."""
         known = [outcome.settings for outcome in self.outcomes if outcome.settings is not None]
         streams = dict.fromkeys(f"{settings.benchmark}, {settings.tasks} tasks" for settings in known)
         return "; ".join(streams) or "Nothing has begun"

@@ -15,6 +15,7 @@ from lps.errors import ConfigError, complain
 from lps.launchers import LAUNCHERS, Launch
 from lps.launchers.slurm import EXECUTORS
 from lps.options import read_yaml, shown
+from lps.pages.page import report_on
 from lps.runs.batch import JOBS, Run, check, cores, launch, outcomes, print_commands, read_numbers
 from lps.runs.directory import is_complete
 from lps.runs.report import Kind, Report
@@ -104,7 +105,7 @@ class SetCommand:
             raise ConfigError(f"--output: {self.output} holds no runs of {self.prog}; say which to run, see --help")
         report = Report(found, self.kind)
         report.write(self.output)
-        print(report.text(), flush=True)
+        print(f"{report.text()}\n\n{report_on(self.prog, self.output)}".rstrip(), flush=True)
         asked = {run.name for run in runs}
         failed = [outcome for outcome in found if outcome.name in asked and outcome.results is None]
         for outcome in failed:

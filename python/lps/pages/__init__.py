@@ -1,0 +1,1 @@
+"""The page that shows runs: what is collected of them, its figures as SVG, and the HTML around them."""
