@@ -140,8 +140,41 @@ def test_a_damaged_model_costs_its_maps_only(runs: Path, tmp_path: Path) -> None
 def test_a_log_that_is_none_is_left_out(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "lps-seed0", tmp_path / "run")
     (tmp_path / "run" / "metrics.csv").write_bytes(b"task,step,event\n\xff\x00,nan,epoch\n1,,,\n" + b"1" * 200_000)
+    assert not any("over training" in figure.title for figure in make_page(collect([tmp_path / "run"]))[1])
+    (tmp_path / "run" / "metrics.csv").write_text("task,step,event,accuracy\n1,1e308,epoch,1e308\n1,2,epoch,-1e308\n")
     _, figures = make_page(collect([tmp_path / "run"]))
     assert not any("over training" in figure.title for figure in figures)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("accuracy", [], "expected 3 rows"),
+        ("accuracy", [[0.5], [0.5], [0.5]], "expected 3 rows"),
+        ("average_accuracy", 1e300, "1.0"),
+        ("seconds", -1, "0"),
+    ],
+)
+def test_results_that_are_none_are_named(runs: Path, tmp_path: Path, name: str, value: object, reason: str) -> None:
+    shutil.copytree(runs / "lps-seed0", tmp_path / "set" / "lps-seed0")
+    file = tmp_path / "set" / "lps-seed0" / "results.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
+    page, figures = make_page(collect([tmp_path / "set"]))
+    assert "Not complete" in page
+    assert "is not the record of a run" in page
+    assert reason in page
+    assert figures == []
+
+
+def test_accuracies_that_there_are_not_leave_gaps(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "lps-seed0", tmp_path / "run")
+    file = tmp_path / "run" / "results.json"
+    nothing = {"accuracy": [[None] * 3] * 3, "average_accuracy": None, "forgetting": None}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **nothing}))
+    page, figures = make_page(collect([tmp_path / "run"]))
+    assert "average -" in page
+    assert ">nan" not in page
+    assert figures
 
 
 def test_the_command_writes_page_figures_and_numbers(runs: Path, tmp_path: Path) -> None:

@@ -126,11 +126,16 @@ class Panel:
     paper: float | None  # in percent, as the paper has it
 
 
+def percentage(share: float) -> str:
+    """With two digits; a dash where there is none."""
+    return "-" if isnan(share) else f"{100 * share:z.2f} %"
+
+
 def bars(name: str, title: str, panels: Sequence[Panel]) -> Figure:
     """A small chart of bars per row, all with one scale."""
     values = [value for panel in panels for value in panel.accuracy if not isnan(value)]
     values += [panel.paper / 100 for panel in panels if panel.paper is not None]
-    low, high = around(values, 0.01)
+    low, high = around(values or [0.0, 1.0], 0.01)
     low, high = max(low, 0.0), min(high, 1.0)
     columns = min(3, len(panels))
     wide, tall = WIDTH / columns, 176.0
@@ -141,7 +146,7 @@ def bars(name: str, title: str, panels: Sequence[Panel]) -> Figure:
         axis = Axis(low, high, bottom, top)
         picture.text(left, y0 + 16, panel.label, "ink", size=13, bold=True)
         printed = "" if panel.paper is None else f", paper {panel.paper:.2f} %"
-        picture.text(left, y0 + 33, f"average {100 * panel.average:.2f} %{printed}", size=11)
+        picture.text(left, y0 + 33, f"average {percentage(panel.average)}{printed}", size=11)
         for tick in axis.ticks(4):
             picture.line(left, axis(tick), right, axis(tick))
             picture.text(left - 6, axis(tick) + 4, f"{shown(round(100 * tick, 6))}", anchor="end", size=10)
@@ -169,7 +174,7 @@ def bars(name: str, title: str, panels: Sequence[Panel]) -> Figure:
     text = f"Test accuracy of every task after the last one, in percent, from {shown(round(100 * low, 6))} % up"
     text += "; thin lines are deviations over seeds"
     text += ", dashed lines the averages that the paper prints." if any(panel.paper for panel in panels) else "."
-    said = "; ".join(f"{panel.label} {100 * panel.average:.2f} %" for panel in panels)
+    said = "; ".join(f"{panel.label} {percentage(panel.average)}" for panel in panels)
     return Figure(name, title, text, picture.svg(name, f"{title}. Averages: {said}"), data)
 
 

@@ -175,8 +175,7 @@ def _matrices(group: Set) -> list[Figure]:
 
 def _in_words(report: Report, row: str) -> str:
     average, forgetting = (report.values[row][key][0] for key in ("average_accuracy", "forgetting"))
-    lost = "" if isnan(forgetting) else f", forgetting {100 * forgetting:z.2f} %"
-    return f"Average {100 * average:.2f} %{lost}."
+    return f"Average {charts.percentage(average)}, forgetting {charts.percentage(forgetting)}."
 
 
 def _mean_of(matrices: Sequence[charts.Matrix]) -> list[list[float | None]]:

@@ -13,6 +13,7 @@ from lps.pages.svg import Figure
 from lps.reading import read_bytes
 from lps.runs.directory import METRICS, MOST_BYTES
 
+MOST = 1e15  # of a step, a loss or a residual; larger ones would be none
 MOST_POINTS = 300  # of a line: more cannot be told apart in a picture
 
 
@@ -90,10 +91,12 @@ def training_figures(name: str, row: str, path: Path) -> list[Figure]:
 
 
 def _number(text: str | None) -> float:
+    """NaN for what is no number, or none that a log has."""
     try:
-        return float(text or "nan")
+        number = float(text or "nan")
     except ValueError:
         return nan
+    return number if abs(number) < MOST else nan
 
 
 def _add(line: list[tuple[float, float]], x: float, text: str | None) -> None:

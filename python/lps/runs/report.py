@@ -27,6 +27,7 @@ from lps.runs.table import Table
 FILES = ("table.md", "table.csv", "table.tex")
 
 Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Change = Annotated[float, Meta(ge=-1, le=1)]  # of an accuracy
 
 
 @dataclass
@@ -34,15 +35,20 @@ class Results:
     """The part of results.json that is reported."""
 
     accuracy: list[list[Share | None]]
-    average_accuracy: float | None
-    incremental_accuracy: float | None
-    forgetting: float | None
-    bwt: float | None
+    average_accuracy: Share | None
+    incremental_accuracy: Share | None
+    forgetting: Change | None
+    bwt: Change | None
     seconds: Seconds
     tasks: list[TaskRecord]
     artifact_bytes: Size
-    coded_capacity: float | None = None
+    coded_capacity: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     peak_memory_bytes: Size | None = None
+
+    def __post_init__(self) -> None:
+        """A row and a column per task, even where a run was not complete."""
+        if not self.tasks or {len(self.accuracy), *map(len, self.accuracy)} != {len(self.tasks)}:
+            raise ValueError(f"accuracy: expected {len(self.tasks)} rows of as many values")
 
 
 def read_results(path: Path) -> Results:
