@@ -66,7 +66,7 @@ def _main(arguments: list[str]) -> int:
             begin_with_first_task(settings, output, command.first_task, device)
             before = settings
         results, path = train(settings, output, before, device)
-        print("\n".join(filter(None, [summary(results, str(path)), report_on(PROG, path)])), flush=True)
+        print(summary(results, str(path), report_on(PROG, path)), flush=True)
     if screen.problem is not None:
         complain(PROG, f"{screen.problem}; the run in {path} is complete")
     return 0

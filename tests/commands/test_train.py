@@ -75,7 +75,7 @@ def test_the_run_directory_holds_everything(directory: Path) -> None:
     names = {path.name for path in directory.iterdir()}
     events = {name for name in names if name.startswith("events.out.tfevents.")}
     assert len(events) == 1
-    assert names - events == {".lock", "config.yaml", "results.json", "metrics.csv", "model.lps"}
+    assert names - events == {".lock", "config.yaml", "results.json", "metrics.csv", "model.lps", "report.html"}
 
 
 def test_results(directory: Path) -> None:

@@ -205,7 +205,7 @@ def test_commands_write_a_page_at_their_end(runs: Path, capsys: pytest.CaptureFi
     assert train.main(["--resume", "--output", str(runs / "lps-seed0")]) == 0
     assert f"report            {runs / 'lps-seed0' / 'report.html'}" in capsys.readouterr().out.splitlines()
     assert compare.main(["--output", str(runs)]) == 0
-    assert f"report            {runs / 'report.html'}" in capsys.readouterr().out.splitlines()
+    assert f"report: {runs / 'report.html'}" in capsys.readouterr().out.splitlines()
     assert (runs / "report.html").is_file()
 
 

@@ -31,9 +31,8 @@ class Set:
     @property
     def title(self) -> str:
         """The benchmark, and what is compared."""
-        return (
-            f"{self.report.title}: {'methods' if self.report.kind is COMPARE else 'by ' + ', '.join(self.report.names)}"
-        )
+        compared = "methods" if self.report.kind is COMPARE else f"by {', '.join(self.report.names)}"
+        return f"{self.report.title}: {compared}"
 
     def first(self, row: str) -> Path | None:
         """The directory of the first complete run of a row."""
@@ -42,7 +41,7 @@ class Set:
 
 @dataclass(frozen=True)
 class Section:
-    """Figures that belong together; those of a row that is not the first are folded away."""
+    """Figures that belong together, with what is said of all of them."""
 
     title: str
     figures: Sequence[Figure]
@@ -75,12 +74,14 @@ def _settings(path: Path) -> Settings:
 
 def _named(paths: Sequence[Path]) -> list[tuple[Outcome, Path]]:
     """Runs by method and seed; where several have the same, their directories tell them apart."""
-    known = [(path, _settings(path)) for path in paths]
+    known = [(path, _settings(path)) for path in dict.fromkeys(path.resolve() for path in paths)]
     pairs = [(settings.method, settings.seed) for _, settings in known]
+    names = [path.name for path, _ in known]
     named = []
     for path, settings in known:
-        pair = settings.method, settings.seed
-        row = settings.method if pairs.count(pair) == 1 else f"{settings.method} ({path.resolve().name})"
+        row = settings.method
+        if pairs.count((row, settings.seed)) > 1:
+            row += f" ({path.name if names.count(path.name) == 1 else f'{path.parent.name}/{path.name}'})"
         named.append((outcome_of(path, row, settings.seed), path))
     return named
 

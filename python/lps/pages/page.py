@@ -54,17 +54,17 @@ def make_page(sets: Sequence[Set]) -> tuple[str, list[Figure]]:
     return page, [figure for _, parts in found for part in parts for figure in part.figures]
 
 
-def report_on(prog: str, directory: Path) -> str:
-    """Write the page of a run or of a set into its directory; returns a line that says where it is. What stands in its
-    way is told, but does not fail: the results are there without it.
+def report_on(prog: str, directory: Path) -> str | None:
+    """Write the page of a run or of a set into its directory; returns its path. What stands in its way is told, but is
+    no failure: the results are there without it.
     """
     output = directory / PAGE
     try:
         write_atomically(output, make_page(collect([directory]))[0].encode())
     except (LPSError, OSError) as error:
         complain(prog, f"{output}: is not written: {in_a_sentence(error)}")
-        return ""
-    return f"report            {output}"
+        return None
+    return str(output)
 
 
 def _resource(name: str) -> str:

@@ -140,8 +140,8 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
-def summary(results: dict[str, Any], written: str) -> str:
-    """The final table: every task, then the figures of the whole run and where it was written."""
+def summary(results: dict[str, Any], written: str, report: str | None) -> str:
+    """The final table: every task, then the figures of the whole run, its page, and where it was written."""
     rows = [("task", "when learnt", "now", "owned", "density", "seconds")]
     for i, task in enumerate(results["tasks"]):
         when, now = results["accuracy"][i][i], results["accuracy"][-1][i]
@@ -154,6 +154,7 @@ def summary(results: dict[str, Any], written: str) -> str:
         f"bwt               {percent(results['bwt'])}",
         f"file              {size:,} bytes; a dense network for each task: {separate:,} bytes, "
         f"{separate / size:.1f} times as much",
+        *([] if report is None else [f"report            {report}"]),
         f"written           {written}",
     )
     return "\n".join([columns(rows), "", *figures])

@@ -105,7 +105,9 @@ class SetCommand:
             raise ConfigError(f"--output: {self.output} holds no runs of {self.prog}; say which to run, see --help")
         report = Report(found, self.kind)
         report.write(self.output)
-        print(f"{report.text()}\n\n{report_on(self.prog, self.output)}".rstrip(), flush=True)
+        print(report.text(), flush=True)
+        if page := report_on(self.prog, self.output):
+            print(f"\nreport: {page}", flush=True)
         asked = {run.name for run in runs}
         failed = [outcome for outcome in found if outcome.name in asked and outcome.results is None]
         for outcome in failed:
