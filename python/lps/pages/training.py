@@ -1,4 +1,4 @@
-"""How a run went: accuracy, loss and residuals over the steps, from its metrics.csv."""
+"""How a run went: accuracy and residuals over the steps, from its metrics.csv."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lps.pages.svg import Figure
 from lps.reading import read_bytes
 from lps.runs.directory import METRICS, MOST_BYTES
 
-MOST = 1e15  # of a step, a loss or a residual; larger ones would be none
+MOST = 1e15  # of a step or a residual; larger ones would be none
 MOST_POINTS = 300  # of a line: more cannot be told apart in a picture
 
 
@@ -22,7 +22,6 @@ class Log:
     """The values of metrics.csv over the steps of the whole run, and where each task begins."""
 
     accuracy: list[tuple[float, float]]
-    loss: list[tuple[float, float]]
     primal: list[tuple[float, float]]
     dual: list[tuple[float, float]]
     begins: list[tuple[float, str]]
@@ -32,7 +31,7 @@ def read_log(path: Path) -> Log:
     """The log of the run in this directory; lines that are not of a log are left out."""
     file = path / METRICS
     text = read_bytes(file, MOST_BYTES).decode(errors="replace") if file.is_file() else ""
-    log, before, task, last = Log([], [], [], [], []), 0.0, "", 0.0
+    log, before, task, last = Log([], [], [], []), 0.0, "", 0.0
     for row in _rows_of(text):
         step = _number(row.get("step"))
         if row.get("layer") or not isfinite(step):
@@ -41,8 +40,7 @@ def read_log(path: Path) -> Log:
             before, task = before + last, str(row.get("task"))
             log.begins.append((before, f"task {task}"))
         last = step
-        for name, line in (("accuracy", log.accuracy), ("loss", log.loss)):
-            _add(line, before + step, row.get(name) if row.get("event") == "epoch" else None)
+        _add(log.accuracy, before + step, row.get("accuracy") if row.get("event") == "epoch" else None)
         for name, line in (("primal", log.primal), ("dual", log.dual)):
             _add(line, before + step, row.get(name) if row.get("event") == "projection" else None)
     return log
@@ -57,7 +55,7 @@ def _rows_of(text: str) -> list[dict[str, str | None]]:
 
 
 def training_figures(name: str, row: str, path: Path) -> list[Figure]:
-    """What the log of a run has: validation accuracy and loss per epoch, and residuals of the solver."""
+    """What the log of a run has: validation accuracy per epoch, and residuals of the solver."""
     log = read_log(path)
     found = []
     if log.accuracy:
