@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from lps.data import stream
 from lps.data.permuted import Permute
+from lps.environment import processor
 from lps.task import Arrays
 
 from benchmarks.environments import install, last_line
 from benchmarks.peers import UnavailableError
-from benchmarks.solver import processor
 
 NAME = "Avalanche"
 INSTALL = (

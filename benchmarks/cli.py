@@ -1,4 +1,4 @@
-"""The command line: ``table``, ``figures``, ``costs``, ``solver``, ``avalanche`` and ``picture``."""
+"""The command line: ``table``, ``figures``, ``costs``, ``solver``, ``avalanche``, ``evidence`` and ``picture``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lps import LPSError
 from benchmarks import costs
 from benchmarks.avalanche import PEERS, print_comparison
 from benchmarks.devices import DEVICES, DTYPES, Device
+from benchmarks.evidence import SECTIONS, content, write_all
 from benchmarks.figures import GROUPS, UnmeasurableError, print_figures
 from benchmarks.figures.checks import check_operators
 from benchmarks.learning_curves import write_run
@@ -123,6 +124,14 @@ def _parser() -> _Parser:
     avalanche.add_argument("--threads", type=int, choices=range(1, 1025), default=2, metavar="N", help="(default: 2)")
     avalanche.add_argument("--output", type=Path, default=Path("runs/avalanche"), metavar="DIR",
                            help="folder for the finished runs (default: runs/avalanche)")  # fmt: skip
+    evidence = commands.add_parser(
+        "evidence",
+        help="the paper's tables beside those of the runs in results",
+        description="Make the tables of docs/results.md from the runs in the folder results; `figures evidence` prints "
+        "what has a bound.",
+    )
+    evidence.set_defaults(run=_evidence)
+    evidence.add_argument("--write", type=Path, metavar="FILE", help="put the tables between the markers of this file")
     picture = commands.add_parser(
         "picture",
         help="the accuracies of a run of lps.train",
@@ -178,6 +187,15 @@ def _solver(options: argparse.Namespace) -> int:
 def _avalanche(options: argparse.Namespace) -> int:
     holds = print_comparison(options.data_dir, options.methods, options.tasks, options.threads, options.output)
     return 0 if holds else SHORT
+
+
+def _evidence(options: argparse.Namespace) -> int:
+    if options.write:
+        write_all(options.write)
+    else:
+        for section in SECTIONS:
+            print(f"{section}\n\n{content(section)}\n")
+    return 0
 
 
 def _picture(options: argparse.Namespace) -> int:

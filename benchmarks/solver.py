@@ -8,7 +8,6 @@ file of its own and not run again, so that several processes can share the work.
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Literal
 import torch
 from lps import Lifelong, LPSConfig, load
 from lps.data import stream
+from lps.environment import processor
 from lps.models import create
 from lps.runs.metrics import capacity, density
 from lps.task import Task
@@ -69,15 +69,6 @@ def print_solvers(data_dir: Path, names: Sequence[str], seeds: Sequence[int], ou
 def _has_bf16() -> bool:
     """Whether the processor multiplies bf16 itself. oneDNN also emulates it on AVX-512, at a third of fp32's speed."""
     return any(has for name, has in torch.cpu.get_capabilities().items() if name.endswith("bf16"))
-
-
-def processor() -> str:
-    """Its name."""
-    description = Path("/proc/cpuinfo")
-    for line in description.read_text().splitlines() if description.exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _first_task(task: Task, path: Path, precision: Precision) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from benchmarks.figures.evidence import evidence_figures
 from benchmarks.figures.figure import Figure, Skipped, UnmeasurableError
 from benchmarks.figures.inference import inference_figures
 from benchmarks.figures.kernels import kernel_figures
@@ -19,6 +20,7 @@ GROUPS: dict[str, Callable[[], Iterator[Figure | Skipped]]] = {
     "kernels": kernel_figures,
     "training": training_figures,
     "inference": inference_figures,
+    "evidence": evidence_figures,
 }
 
 __all__ = ["GROUPS", "Figure", "Skipped", "UnmeasurableError", "print_figures"]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import sections
 from benchmarks.gpu import model, tables
 from benchmarks.gpu.gate import ARCHITECTURES, jobs_of, run
 from benchmarks.gpu.nvcc_report import nvcc
@@ -51,13 +52,13 @@ def main(arguments: list[str] | None = None) -> int:
         # Before minutes of compiling, not after them.
         stored = load(args.table) if args.table is not None else {}
         for section in (tables.KERNELS, tables.MODEL) if args.write is not None else ():
-            tables.split(args.write, section)
+            sections.split(args.write, section)
     except ValueError as error:
         print(f"python -m benchmarks.gpu: {error}", file=sys.stderr)
         return 2
     if args.write is not None and (args.table is not None or args.only == MODEL):
         shares = {op: row.roofline_share for (op, network), row in stored.items() if network == model.NETWORK}
-        tables.write(args.write, tables.MODEL, "\n".join(model.table(shares)))
+        sections.write(args.write, tables.MODEL, "\n".join(model.table(shares)))
     return 0 if args.only == MODEL else _compile(toolchains, args)
 
 
@@ -69,7 +70,7 @@ def _compile(toolchains: Sequence[str], args: argparse.Namespace) -> int:
     for problem in problems:
         print(problem)
     if args.write is not None:
-        tables.write(args.write, tables.KERNELS, tables.markdown(report))
+        sections.write(args.write, tables.KERNELS, tables.markdown(report))
     return 1 if args.check and problems else 0
 
 

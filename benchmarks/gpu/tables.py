@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from benchmarks.gpu.resources import Kernel, Report
 
@@ -14,25 +13,6 @@ Written by `python -m benchmarks.gpu --write docs/gpu-tables.md`; compiled, neve
 multiprocessor's warps that can be resident, by the limits in the CUDA C++ Programming Guide (compute capabilities), and
 LLVM's own figure on AMD. The last column counts tensor-core instructions. A product of matrices is not taken to be
 memory-bound: each of its warps keeps many loads and products under way."""
-
-
-def split(path: Path, section: str) -> tuple[str, str]:
-    """What stands before and behind the content of a section, its markers included."""
-    begin, end = f"<!-- {section} -->", f"<!-- /{section} -->"
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-        raise ValueError(f"{path} does not have the lines {begin} and {end}, once each and in this order")
-    before, rest = text.split(begin)
-    return before + begin, end + rest.split(end)[1]
-
-
-def write(path: Path, section: str, content: str) -> None:
-    """Put the content between the markers of a section."""
-    before, behind = split(path, section)
-    path.write_text(f"{before}\n{content}\n{behind}")
 
 
 def markdown(report: Report) -> str:

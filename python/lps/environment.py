@@ -1,4 +1,6 @@
-"""How a command's threads share the machine; called before torch is loaded, so this file imports nothing heavy.
+"""The machine: its processor, and how a command's threads share it.
+
+Called before torch is loaded, so this file imports nothing heavy.
 
 Idle threads of GNU OpenMP, which torch uses, spin for about 300,000 rounds before they sleep. That starves every other
 process: two trainings at once took up to five times as long as one. 3,000 rounds are enough to bridge the gaps between
@@ -8,6 +10,8 @@ two operators of a training step, which is not slower than with torch's default 
 from __future__ import annotations
 
 import os
+import platform
+from pathlib import Path
 
 SPINS = "3000"
 
@@ -16,3 +20,12 @@ def share_cores() -> None:
     """Let idle threads sleep soon, unless the user's environment says how they wait."""
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
         os.environ["GOMP_SPINCOUNT"] = SPINS
+
+
+def processor() -> str:
+    """Its name."""
+    description = Path("/proc/cpuinfo")
+    for line in description.read_text().splitlines() if description.exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -113,9 +113,28 @@ def test_what_is_printed_is_what_is_written(whole: subprocess.CompletedProcess[s
     assert " & {} & ".format(cell.replace("±", "$\\pm$")) in tex
     assert markdown.startswith("## permuted-digits, 2 tasks\n\n| method | runs | average, % |")
     assert markdown.count("\n| lps |") == 3
-    assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") == 3
+    assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") == 4
     assert "FWT: mean over j >= 2" in whole.stdout
     assert "paper" not in markdown  # which has no digits
+
+
+def test_ours_is_compared_with_others_seed_by_seed(directory: Path) -> None:
+    ours, single = ([results_of(directory / f"{method}-seed{seed}") for seed in (0, 1)] for method in ("lps", "single"))
+    points = [
+        100 * (run["average_accuracy"] - other["average_accuracy"]) for run, other in zip(ours, single, strict=True)
+    ]
+    later = [100 * (run["accuracy"][1][1] - other["accuracy"][1][1]) for run, other in zip(ours, single, strict=True)]
+    cells = [
+        cell
+        for values in (points, later)
+        for cell in (
+            f"{statistics.mean(values):+z.2f} ± {statistics.stdev(values):.2f}",
+            " ".join(f"{value:+z.2f}" for value in values),
+        )
+    ]
+    markdown = (directory / "table.md").read_text()
+    assert f"\n| single | 2 | {' | '.join(cells)} |\n" in markdown
+    assert "## lps minus each other method with the same seed, in points\n" in markdown
 
 
 def test_complete_runs_are_left_alone(

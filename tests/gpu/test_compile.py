@@ -27,6 +27,7 @@ if not REQUIRED:
 import triton
 import triton.language as tl
 
+from benchmarks import sections
 from benchmarks.gpu import model, tables
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.architectures import LIMITS, REGISTERS, occupancy, resident_blocks
@@ -318,7 +319,7 @@ def test_tables_go_between_the_markers(tmp_path: Path) -> None:
     file = tmp_path / "gpu.md"
     file.write_text("# GPU kernels\n\n<!-- kernels -->\n<!-- /kernels -->\n")
     for _ in range(2):  # the second time over the first
-        tables.write(file, tables.KERNELS, tables.markdown(Report([kernel])))
+        sections.write(file, tables.KERNELS, tables.markdown(Report([kernel])))
         lines = file.read_text().splitlines()
         assert lines[0] == "# GPU kernels"
         assert lines.count("| `copy_kernel<float>` | nvcc | 32 | 0 | 128 | 256 | 75 % |  |") == 1
@@ -328,7 +329,7 @@ def test_tables_go_between_the_markers(tmp_path: Path) -> None:
 def test_the_document_has_a_place_for_every_table() -> None:
     document = ROOT / "docs" / "gpu-tables.md"
     for section in (tables.KERNELS, tables.MODEL, TRAFFIC):
-        tables.split(document, section)
+        sections.split(document, section)
     assert tables.INTRODUCTION in document.read_text()
 
 

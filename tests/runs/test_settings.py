@@ -84,7 +84,7 @@ def test_flags_beat_the_file_beats_the_preset_beats_the_defaults(
     assert (lps["epochs"], lps["alpha"]) == ([200, 600, 200], [0.5, 0.1])  # the preset that the file chose
     assert (lps["beta"], values["fill_last"]) == (0.5, True)  # the file
     assert (lps["lr"], lps["seed"]) == (0.02, 7)  # flags
-    assert resolved(capsys, "--config", file, "--preset", "quick")["lps"]["epochs"] == [2, 6, 2]
+    assert resolved(capsys, "--config", file, "--preset", "quick")["lps"]["epochs"] == [[1, 3, 1], [3, 9, 3]]
     before = resolved(capsys, "--lr", "0.02", "--config", file)  # flags beat the file wherever they stand
     assert before["lps"]["lr"] == 0.02
 

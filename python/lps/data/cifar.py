@@ -223,11 +223,14 @@ def build(request: Request) -> Stream:
     return Stream("split-cifar", NETWORK, request.tasks, build_task)
 
 
+# Later tasks have a tenth of the images: batches of 32 give them enough steps.
+_QUICK = {**PAPER, **QUICK, "epochs": ((1, 3, 1), (3, 9, 3)), "batch_size": 32, "channels_last": True}
+
 BENCHMARK = Benchmark(
     build,
     raw,
     tasks=6,
     most=6,
-    presets={"quick": {**PAPER, **QUICK, "epochs": (2, 6, 2)}, "paper": PAPER},
+    presets={"quick": _QUICK, "paper": PAPER},
     augments=True,
 )

@@ -8,6 +8,7 @@ from functools import cache
 from math import isnan
 
 from lps.pages.svg import MARKS, Axis, Drawing, Figure, around, shown
+from lps.paper import Row
 
 WIDTH = 760.0
 
@@ -123,7 +124,7 @@ class Panel:
     accuracy: Sequence[float]
     deviation: Sequence[float]
     average: float
-    paper: float | None  # in percent, as the paper has it
+    paper: Row | None  # in percent, as the paper has it
 
 
 def percentage(share: float) -> str:
@@ -134,7 +135,7 @@ def percentage(share: float) -> str:
 def bars(name: str, title: str, panels: Sequence[Panel]) -> Figure:
     """A small chart of bars per row, all with one scale."""
     values = [value for panel in panels for value in panel.accuracy if not isnan(value)]
-    values += [panel.paper / 100 for panel in panels if panel.paper is not None]
+    values += [number / 100 for panel in panels if panel.paper for number in (panel.paper.average, *panel.paper.tasks)]
     low, high = around(values or [0.0, 1.0], 0.01)
     low, high = max(low, 0.0), min(high, 1.0)
     columns = min(3, len(panels))
@@ -145,7 +146,7 @@ def bars(name: str, title: str, panels: Sequence[Panel]) -> Figure:
         left, right, top, bottom = x0 + 46, x0 + wide - 14, y0 + 44, y0 + tall - 28
         axis = Axis(low, high, bottom, top)
         picture.text(left, y0 + 16, panel.label, "ink", size=13, bold=True)
-        printed = "" if panel.paper is None else f", paper {panel.paper:.2f} %"
+        printed = "" if panel.paper is None else f", paper {panel.paper.average:.2f} %"
         picture.text(left, y0 + 33, f"average {percentage(panel.average)}{printed}", size=11)
         for tick in axis.ticks(4):
             picture.line(left, axis(tick), right, axis(tick))
@@ -166,14 +167,24 @@ def bars(name: str, title: str, panels: Sequence[Panel]) -> Figure:
                 ends = axis(min(value + deviation, high)), axis(max(value - deviation, low))
                 picture.line(middle, ends[0], middle, ends[1], "axis")
         if panel.paper is not None:
-            picture.line(left, axis(panel.paper / 100), right, axis(panel.paper / 100), "l1 dash")
-    data: list[list[object]] = [["row", "task", "accuracy", "deviation", "paper_average"]]
+            height = axis(panel.paper.average / 100)
+            picture.line(left, height, right, height, "l1 dash")
+            for task, number in enumerate(panel.paper.tasks[: len(panel.accuracy)]):
+                x, y, note = left + slot * (task + 0.5), axis(number / 100), f"paper, task {task + 1}: {number:.2f} %"
+                picture.mark(x, y, 1, "c1", note)
+    data: list[list[object]] = [["row", "task", "accuracy", "deviation", "paper", "paper_average"]]
     for panel in panels:
-        for task, (value, deviation) in enumerate(zip(panel.accuracy, panel.deviation, strict=True), 1):
-            data.append([panel.label, task, value, deviation, "" if panel.paper is None else panel.paper / 100])
+        average, tasks = panel.paper or (None, ())
+        for task, (value, deviation) in enumerate(zip(panel.accuracy, panel.deviation, strict=True)):
+            printed = [tasks[task] / 100 if task < len(tasks) else "", "" if average is None else average / 100]
+            data.append([panel.label, task + 1, value, deviation, *printed])
     text = f"Test accuracy of every task after the last one, in percent, from {shown(round(100 * low, 6))} % up"
     text += "; thin lines are deviations over seeds"
-    text += ", dashed lines the averages that the paper prints." if any(panel.paper for panel in panels) else "."
+    text += (
+        ", dashed lines the averages that the paper prints, marks its tasks."
+        if any(panel.paper for panel in panels)
+        else "."
+    )
     said = "; ".join(f"{panel.label} {percentage(panel.average)}" for panel in panels)
     return Figure(name, title, text, picture.svg(name, f"{title}. Averages: {said}"), data)
 

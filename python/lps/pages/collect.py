@@ -148,7 +148,7 @@ def _sweeps(group: Set) -> list[Figure]:
             drawn.append(
                 charts.Curve(label, [(at, mean) for at, (mean, _) in means], [spread for _, (_, spread) in means])
             )
-            printed = [(at, value / 100) for at, row in points if (value := report.papers.get(row)) is not None]
+            printed = [(at, value.average / 100) for at, row in points if (value := report.papers.get(row)) is not None]
             if printed:
                 drawn.append(charts.Curve("paper" if label == "ours" else f"paper, {label}", printed, dashed=True))
         text = f"Average accuracy of all tasks after the last one, in percent, by {name}; shades are deviations."

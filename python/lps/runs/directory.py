@@ -25,6 +25,7 @@ import torch
 from msgspec import Meta
 
 from lps.artifact.atomic import Log, is_temporary, write_atomically
+from lps.environment import processor
 from lps.errors import ConfigError, FileFormatError, in_a_sentence
 from lps.lifelong import Lifelong
 from lps.methods import Method
@@ -232,6 +233,8 @@ def results_of(settings: Settings, method: Method, records: Records) -> dict[str
         "peak_memory_bytes": records.peak_memory_bytes,
         "tasks": [asdict(task) for task in records.tasks],
         "version": __version__,
+        "torch": torch.__version__,
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "device": settings.device,
     }

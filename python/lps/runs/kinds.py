@@ -12,6 +12,7 @@ from lps.methods import METHODS
 from lps.runs.report import Kind, Outcome
 
 ALONE = "single"  # what forward transfer is measured against
+OURS = "lps"  # what is compared with every other method, seed by seed
 
 _KNOWN = list(METHODS)
 
@@ -39,7 +40,7 @@ def _method_order(row: str) -> tuple[int, str]:
     return _KNOWN.index(row) if row in _KNOWN else len(_KNOWN), row
 
 
-def _printed_of_method(outcome: Outcome) -> float | None:
+def _printed_of_method(outcome: Outcome) -> paper.Row | None:
     settings = outcome.settings
     if settings is None or settings.tasks != BENCHMARKS[settings.benchmark].tasks:
         return None
@@ -55,7 +56,7 @@ def _value_order(row: str) -> list[tuple[str, float, str]]:
     return [(name, number_in(text), text) for name, text in values_of(row).items()]
 
 
-def _printed_of_values(outcome: Outcome) -> float | None:
+def _printed_of_values(outcome: Outcome) -> paper.Row | None:
     settings, values = outcome.settings, values_of(outcome.row)
     if settings is None or settings.method != "lps" or settings.tasks != BENCHMARKS[settings.benchmark].tasks:
         return None
@@ -66,5 +67,5 @@ def _printed_of_values(outcome: Outcome) -> float | None:
     return None
 
 
-COMPARE = Kind(lambda _rows: ["method"], lambda row: {"method": row}, _method_order, _printed_of_method, ALONE)
+COMPARE = Kind(lambda _rows: ["method"], lambda row: {"method": row}, _method_order, _printed_of_method, ALONE, OURS)
 SWEEP = Kind(_varied, values_of, _value_order, _printed_of_values)

@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from lps.artifact.atomic import write_atomically
 from lps.errors import FileFormatError
+from lps.paper import Row
 from lps.reading import parse_json, read_bytes
 from lps.runs.directory import MOST_BYTES, RESULTS, Seconds, Share, TaskRecord
 from lps.runs.metrics import forward_transfer, mean_and_deviation
@@ -49,6 +50,12 @@ class Results:
         """A row and a column per task, even where a run was not complete."""
         if not self.tasks or {len(self.accuracy), *map(len, self.accuracy)} != {len(self.tasks)}:
             raise ValueError(f"accuracy: expected {len(self.tasks)} rows of as many values")
+
+    @property
+    def later_accuracy(self) -> float | None:
+        """Mean over all tasks but the first after the last: what learning one task after another is about."""
+        known = [accuracy for accuracy in self.accuracy[-1][1:] if accuracy is not None]
+        return sum(known) / len(known) if known and len(known) == len(self.tasks) - 1 else None
 
 
 def read_results(path: Path) -> Results:
@@ -92,8 +99,11 @@ class Measure:
 
 PERCENT = 100.0
 TRANSFER = Measure("forward_transfer", "FWT, %", PERCENT)
+AVERAGE = Measure("average_accuracy", "average, %", PERCENT)
+LATER = Measure("later_accuracy", "from task 2 on, %", PERCENT)
 SUMMARY = (
-    Measure("average_accuracy", "average, %", PERCENT),
+    AVERAGE,
+    LATER,
     Measure("incremental_accuracy", "incremental, %", PERCENT),
     Measure("forgetting", "forgetting, %", PERCENT),
     Measure("bwt", "BWT, %", PERCENT),
@@ -107,9 +117,9 @@ TIMES = (
 )
 
 FORMULAS = (
-    "a(i, j) is the test accuracy on task j after task i of T. average: mean over j of a(T, j). incremental: mean over "
-    "i of the mean over j <= i of a(i, j). forgetting: mean over j < T of the largest a(i, j), j <= i < T, minus "
-    "a(T, j). BWT: mean over j < T of a(T, j) - a(j, j).",
+    "a(i, j) is the test accuracy on task j after task i of T. average: mean over j of a(T, j); from task 2 on: over "
+    "j >= 2. incremental: mean over i of the mean over j <= i of a(i, j). forgetting: mean over j < T of the largest "
+    "a(i, j), j <= i < T, minus a(T, j). BWT: mean over j < T of a(T, j) - a(j, j).",
     "CAP: weights that any task owns and the Huffman-coded masks of all tasks, as a share of one dense fp32 network "
     "(Kang et al., ICML 2022). file: model.lps with all tasks. ±: standard deviation over seeds (n - 1).",
 )
@@ -126,14 +136,16 @@ PAPER = (
 @dataclass(frozen=True)
 class Kind:
     """How the rows of a set are told apart: the names of the columns that tell it, the values of a row in them, its
-    place among the rows, and what the paper prints for it. ``alone`` is the row that others are compared with, if any.
+    place among the rows, and what the paper prints for it. ``alone`` is the row that forward transfer is measured
+    against, ``ours`` the one that is compared with every other, seed by seed, if any.
     """
 
     names: Callable[[Sequence[str]], list[str]]
     values: Callable[[str], Mapping[str, str]]
     order: Callable[[str], object]
-    paper: Callable[[Outcome], float | None]
+    paper: Callable[[Outcome], Row | None]
     alone: str | None = None
+    ours: str | None = None
 
 
 class Report:
@@ -158,6 +170,7 @@ class Report:
         notes = [*FORMULAS, *([FWT] if self.kind.alone else []), *([PAPER] if self.papers else [])]
         tables = [
             Table(self.title, self._table(self.summary, papers=True), notes),
+            *self.paired(),
             Table("Accuracy per task, after the last one", self._table(self.of_tasks)),
             Table("Time and memory of training, which differ from run to run", self._table(TIMES)),
         ]
@@ -191,6 +204,32 @@ class Report:
         for name, content in zip(FILES, (f"{markdown}\n", self.csv(), f"{tex}\n"), strict=True):
             write_atomically(directory / name, content.encode())
 
+    def differences(self, row: str, other: str, measure: Measure) -> list[float]:
+        """By how much a row is above another with the same seed, for every seed that both have."""
+        pairs = [
+            (getattr(run.results, measure.key), getattr(against.results, measure.key))
+            for run in self.rows.get(row, ())
+            for against in self.rows.get(other, ())
+            if run.seed == against.seed and run.results is not None and against.results is not None
+        ]
+        return [value - reference for value, reference in pairs if value is not None and reference is not None]
+
+    def paired(self) -> list[Table]:
+        """A table of the row that is ours against every other; none where there is nothing to compare."""
+        ours, measures = self.kind.ours, (AVERAGE, LATER)
+        rows = [["method", "seeds", *(name for measure in measures for name in (measure.heading, "each seed"))]]
+        for other in self.rows:
+            several = [self.differences(ours, other, measure) for measure in measures] if ours else []
+            if other != ours and any(several):
+                cells = [cell for values in several for cell in _points(values)]
+                rows.append([other, str(max(map(len, several))), *cells])
+        return [Table(f"{ours} minus each other method with the same seed, in points", rows)] if len(rows) > 1 else []
+
+    def shown(self, row: str, measure: Measure) -> str:
+        """Mean and deviation of a row, or a dash."""
+        mean, deviation = (f"{measure.scale * number:z.{measure.digits}f}" for number in self.values[row][measure.key])
+        return "-" if mean == str(nan) else mean if deviation == str(nan) else f"{mean} ± {deviation}"
+
     def _values(self, runs: Sequence[Outcome]) -> dict[str, tuple[float, float]]:
         """Mean and deviation by the key of a measure, over the runs that have a value."""
         complete = [(run.seed, run.results) for run in runs if run.results is not None]
@@ -219,7 +258,7 @@ class Report:
         heading = [*self.names, "runs", *(measure.heading for measure in measures)]
         rows = [heading + ["paper, average, %"] * bool(with_papers)]
         for row, runs in self.rows.items():
-            cells = [_shown(self.values[row][measure.key], measure) for measure in measures]
+            cells = [self.shown(row, measure) for measure in measures]
             complete = str(len(runs)) if _complete(runs) == len(runs) else f"{_complete(runs)} of {len(runs)}"
             printed = [_plain(self.papers[row]) or "-"] if with_papers else []
             rows.append([*self._labels(row), complete, *cells, *printed])
@@ -244,11 +283,14 @@ def _complete(runs: Sequence[Outcome]) -> int:
     return sum(run.results is not None for run in runs)
 
 
-def _plain(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+def _plain(printed: Row | None) -> str:
+    return "" if printed is None else f"{printed.average:.2f}"
 
 
-def _shown(value: tuple[float, float], measure: Measure) -> str:
-    """Mean and deviation, or a dash."""
-    mean, deviation = (f"{measure.scale * number:z.{measure.digits}f}" for number in value)
-    return "-" if mean == str(nan) else mean if deviation == str(nan) else f"{mean} ± {deviation}"
+def _points(values: Sequence[float]) -> tuple[str, str]:
+    """Mean and deviation of differences, and each of them; dashes where there are none."""
+    mean, deviation = (f"{PERCENT * number:+z.2f}" for number in mean_and_deviation(values))
+    if not values:
+        return "-", "-"
+    spread = f" ± {deviation.removeprefix('+')}" if len(values) > 1 else ""
+    return f"{mean}{spread}", " ".join(f"{PERCENT * value:+z.2f}" for value in values)

@@ -26,10 +26,13 @@ class Table:
 
     def markdown(self) -> str:
         """With a heading of the second level."""
+        return "\n".join([f"## {self.heading}", "", self.markdown_rows(), *(f"\n{note}" for note in self.notes)])
+
+    def markdown_rows(self) -> str:
+        """The rows alone."""
         lines = ["| " + " | ".join(one_line(cell).replace("|", r"\|") for cell in row) + " |" for row in self.rows]
         rule = "|---" + "|---:" * (len(self.rows[0]) - 1) + "|"
-        notes = [f"\n{note}" for note in self.notes]
-        return "\n".join([f"## {self.heading}", "", lines[0], rule, *lines[1:], *notes])
+        return "\n".join([lines[0], rule, *lines[1:]])
 
     def tex(self) -> str:
         """A tabular, with heading and notes as comments; needs no packages."""

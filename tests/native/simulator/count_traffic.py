@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.gpu import tables
+from benchmarks import sections
 from lps_kernels._registry import REGISTRY, Args, Op
 from tests.native.adaptors import ADAPTORS, Simulated
 from tests.native.build import build_simulated, load
@@ -88,13 +88,13 @@ def main() -> int:
     args = parser.parse_args()
     try:
         if args.write is not None:
-            tables.split(args.write, SECTION)  # before the counting, not after it
+            sections.split(args.write, SECTION)  # before the counting, not after it
     except ValueError as error:
         parser.error(str(error))
     lines = table(load(build_simulated("cuda_counting")))
     print("\n".join(lines))
     if args.write is not None:
-        tables.write(args.write, SECTION, "\n".join(lines))
+        sections.write(args.write, SECTION, "\n".join(lines))
     return 0
 
 

@@ -1,0 +1,98 @@
+"""The committed runs, the document that shows them, and the figures with a bound that are made from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lps.runs.batch import outcomes
+from lps.runs.directory import CONFIG, RESULTS
+from lps.runs.kinds import COMPARE
+from lps.runs.report import AVERAGE, LATER, Outcome, Report, Results
+from lps.runs.settings import settings_from
+
+from benchmarks import evidence
+from benchmarks.evidence import SECTIONS, content, write_all
+from benchmarks.figures.evidence import above, average, evidence_figures
+from benchmarks.figures.figure import Figure, Skipped
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "results.md"
+SETS = [name for name in SECTIONS if (evidence.RESULTS / name).is_dir()]
+
+
+def outcome(row: str, seed: int, *accuracy: float) -> Outcome:
+    """A run that has forgotten nothing."""
+    learnt: list[list[float | None]] = [
+        [*accuracy[:number], *[None] * (len(accuracy) - number)] for number in range(1, len(accuracy) + 1)
+    ]
+    tasks = [None] * len(accuracy)  # of which nothing is read here
+    mean = sum(accuracy) / len(accuracy)
+    return Outcome(row, seed, results=Results(learnt, mean, mean, 0.0, 0.0, 1.0, tasks, 1))  # type: ignore[arg-type]
+
+
+REPORT = Report(
+    [
+        outcome("lps", 0, 0.5, 0.80, 0.90),
+        outcome("lps", 1, 0.5, 0.70, 0.80),
+        outcome("lps", 2, 0.5, 0.60, 0.60),
+        outcome("packnet", 1, 0.8, 0.68, 0.78),
+        outcome("packnet", 0, 0.8, 0.79, 0.89),
+    ],
+    COMPARE,
+)
+
+
+def test_rows_are_compared_by_the_seeds_that_both_have() -> None:
+    figure = above("a set", REPORT, "lps", "packnet", LATER, 1.5)
+    assert isinstance(figure, Figure)
+    assert figure.value == pytest.approx(1.5)
+    assert figure.detail == "2 seeds: +1.00 +2.00"
+    lower = above("a set", REPORT, "lps", "packnet", AVERAGE, 0.0)
+    assert isinstance(lower, Figure)
+    assert not lower.holds
+    assert isinstance(above("a set", REPORT, "lps", "wsn", LATER, 0.0), Skipped)
+
+
+def test_the_average_is_that_of_all_seeds() -> None:
+    figure = average("a set", REPORT, 66.0)
+    assert isinstance(figure, Figure)
+    assert figure.value == pytest.approx(100 * (2.2 + 2.0 + 1.7) / 9)
+    assert not figure.holds
+    assert isinstance(average("a set", Report([], COMPARE), 0.0), Skipped)
+
+
+def test_the_document_shows_the_committed_runs(tmp_path: Path) -> None:
+    copy = tmp_path / "results.md"
+    copy.write_text(DOCUMENT.read_text())
+    write_all(copy)
+    assert copy.read_text() == DOCUMENT.read_text()
+
+
+def test_what_was_not_run_is_said_to_be_so(tmp_path: Path) -> None:
+    assert {content(section, tmp_path) for section in SECTIONS[1:]} == {evidence.NOT_RUN}
+    assert all(isinstance(figure, Figure | Skipped) for figure in evidence_figures())
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_committed_runs_are_complete_and_name_no_place_of_a_machine(name: str) -> None:
+    found = outcomes(evidence.RESULTS / name, ())
+    assert found
+    for run in found:
+        assert run.results is not None, run.reason
+        path = evidence.RESULTS / name / run.name
+        assert {file.name for file in path.iterdir()} == {CONFIG, RESULTS, "metrics.csv"}
+        assert not any(f" {root}" in (path / CONFIG).read_text() for root in ("/", "~"))
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_committed_runs_of_methods_have_the_settings_of_the_preset(name: str) -> None:
+    for run in outcomes(evidence.RESULTS / name, ()):
+        settings = run.settings
+        assert settings is not None
+        if "=" in run.row or name.endswith("-long"):
+            continue  # of a sweep, or with more epochs
+        precision = settings.lps.precision  # whichever the machine is fast with
+        given = {"benchmark": settings.benchmark, "method": run.row, "seed": run.seed, "precision": precision}
+        preset = settings_from(given)
+        for field in ("tasks", "augment", "pattern", "sharing", "norms", "dropout", "lps", "method_options", "options"):
+            assert getattr(settings, field) == getattr(preset, field), f"{run.name}: {field}"
