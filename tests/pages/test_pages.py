@@ -17,11 +17,12 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from lps import compare, load, report, train
-from lps.pages.charts import contrast, heat, task_colour
+from lps.pages.charts import Panel, bars, contrast, heat, task_colour
 from lps.pages.collect import collect, sections
 from lps.pages.owners import png_address, reuse
 from lps.pages.page import make_page
 from lps.pages.svg import COLOURS, MARKS, Axis, around
+from lps.paper import Row
 from PIL import Image
 
 from lps_kernels import unpack_bits
@@ -90,6 +91,17 @@ def test_figures_show_the_numbers_of_the_runs(runs: Path) -> None:
     (curve,) = (figure for figure in figures.values() if figure.title == "lps: accuracy over training")
     assert [row[2] for row in curve.data[1:]] == epochs
     assert [row[1] for row in curve.data[1:]] == sorted(row[1] for row in curve.data[1:])  # type: ignore[type-var]
+
+
+def test_numbers_of_the_paper_stand_beside_ours() -> None:
+    printed = Row(85.0, (80.0, 90.0))
+    figure = bars("name", "title", [Panel("lps", (0.7, 0.8), (0.01, 0.02), 0.75, printed)])
+    assert [row[4:] for row in figure.data[1:]] == [[0.8, 0.85], [0.9, 0.85]]
+    for words in ("paper 85.00 %", "paper, task 1: 80.00 %", "paper, task 2: 90.00 %"):
+        assert words in figure.svg
+    without = bars("name", "title", [Panel("wsn", (0.7, 0.8), (0.01, 0.02), 0.75, None)])
+    assert [row[4:] for row in without.data[1:]] == [["", ""]] * 2
+    assert "paper" not in without.svg
 
 
 def test_reuse_is_counted_weight_by_weight(runs: Path) -> None:

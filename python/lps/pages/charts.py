@@ -176,8 +176,8 @@ def bars(name: str, title: str, panels: Sequence[Panel]) -> Figure:
     for panel in panels:
         average, tasks = panel.paper or (None, ())
         for task, (value, deviation) in enumerate(zip(panel.accuracy, panel.deviation, strict=True)):
-            printed = [tasks[task] / 100 if task < len(tasks) else "", "" if average is None else average / 100]
-            data.append([panel.label, task + 1, value, deviation, *printed])
+            of_task = tasks[task] / 100 if task < len(tasks) else ""
+            data.append([panel.label, task + 1, value, deviation, of_task, "" if average is None else average / 100])
     text = f"Test accuracy of every task after the last one, in percent, from {shown(round(100 * low, 6))} % up"
     text += "; thin lines are deviations over seeds"
     text += (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -142,7 +142,7 @@ class Kind:
 
     names: Callable[[Sequence[str]], list[str]]
     values: Callable[[str], Mapping[str, str]]
-    order: Callable[[str], object]
+    order: Callable[[str], Any]  # something that can be sorted
     paper: Callable[[Outcome], Row | None]
     alone: str | None = None
     ours: str | None = None
