@@ -373,7 +373,7 @@ class Lifelong(nn.Module):
         self,
         task: int,
         examples: TaskData,
-        batch_size: int = 1000,
+        batch_size: int = 200,
         *,
         precision: str = "fp32",
         loader: Mapping[str, Any] | None = None,
