@@ -38,7 +38,7 @@ def fabricate(
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     liven(backbone, generator)
-    net = Lifelong(backbone, features, pattern=pattern, sharing=sharing)
+    net = Lifelong(backbone, features, pattern=pattern, sharing=sharing, norms="frozen")
     dtype = next(backbone.parameters()).dtype
     for task in range(1, tasks + 1):
         for partition, weight in net.prunable():

@@ -12,7 +12,7 @@ from lps.errors import ConfigError
 from lps.private import find_private
 from torch import nn
 
-from tests.toy import QUICK, answers, inputs_of, toy_convnet, toy_net, toy_task
+from tests.toy import QUICK, answers, inputs_of, toy_convnet, toy_task
 
 
 def convnet(norms: str) -> Lifelong:
@@ -92,4 +92,9 @@ def test_a_loaded_network_learns_the_next_task_as_the_original_does(tmp_path: Pa
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ConfigError, match="norms: expected one of frozen, per-task, network, got mine"):
         Lifelong(toy_convnet(), 16, norms="mine")
-    assert toy_net().norms == "frozen"
+
+
+def test_networks_with_running_statistics_have_norms_per_task_by_default() -> None:
+    assert Lifelong(toy_convnet(), 16).norms == "per-task"
+    for norm in (nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.BatchNorm1d(4, track_running_stats=False), nn.ReLU()):
+        assert Lifelong(nn.Sequential(nn.Linear(3, 4), norm), 4).norms == "frozen"

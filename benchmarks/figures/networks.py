@@ -69,7 +69,7 @@ def fabricate(
     liven(backbone, generator)
     architecture = backbone.architecture
     assert isinstance(architecture, Architecture)
-    net = Lifelong(backbone, architecture.features, pattern=pattern, sharing="structured")
+    net = Lifelong(backbone, architecture.features, pattern=pattern, sharing="structured", norms="frozen")
     for partition, weight in net.prunable():
         view = group_view(weight.shape, pattern)
         order = torch.randperm(view[1], generator=generator)

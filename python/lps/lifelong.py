@@ -26,7 +26,7 @@ from lps.methods.lps import LPS
 from lps.methods.lps.config import PATTERNS, PRECISIONS, SHARINGS, LPSConfig
 from lps.methods.lps.steppers import OptimizerFactory
 from lps.partition import Partition, find_partitions, parameter_of
-from lps.private import NORMS, WHOLE, PrivateTensors, find_private
+from lps.private import NORMS, WHOLE, PrivateTensors, default_norms, find_private
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
 from lps.switch import Switch
@@ -55,7 +55,7 @@ class Lifelong(nn.Module):
         pattern: str = "irregular",
         sharing: str = "elementwise",
         exclude: Sequence[str] = (),
-        norms: str = "frozen",
+        norms: str | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(backbone, nn.Module):
@@ -65,7 +65,7 @@ class Lifelong(nn.Module):
         self.pattern = pattern
         self.sharing = sharing
         self.exclude = tuple(exclude)
-        self.norms = norms
+        self.norms = norms = default_norms(backbone) if norms is None else norms
         self.check_settings()
         found = find_partitions(backbone, exclude)
         self.partitions = nn.ModuleList(() if norms == WHOLE else found)

@@ -14,6 +14,12 @@ WHOLE = "network"  # every task has a copy of the whole backbone
 _NORM_LAYERS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
+def default_norms(backbone: nn.Module) -> str:
+    """A copy per task where there are running statistics: those of task 1 can be far from those of later tasks."""
+    running = (isinstance(module, _NormBase) and module.running_mean is not None for module in backbone.modules())
+    return "per-task" if any(running) else "frozen"
+
+
 def find_private(backbone: nn.Module, norms: str) -> frozenset[str]:
     """The names of the backbone's private tensors: none, all of them, or biases and the parameters and buffers of
     normalisation layers.

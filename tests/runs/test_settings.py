@@ -111,7 +111,7 @@ def test_what_is_printed_can_be_read_again(capsys: pytest.CaptureFixture[str], t
 
 
 def test_a_file_of_an_earlier_version_means_what_it_meant(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Without sections and solver; ``window: null`` means whole windows, where the quick preset has 256."""
+    """Without sections, solver and norms; ``window: null`` means whole windows, where the quick preset has 256."""
     file = tmp_path / "config.yaml"
     file.write_text(
         "benchmark: split-rf\npreset: quick\ndata_dir: null\ndownload: false\ntasks: 5\nepochs:\n- 1\n- 3\n- 1\n"
@@ -121,7 +121,7 @@ def test_a_file_of_an_earlier_version_means_what_it_meant(capsys: pytest.Capture
     )
     settings = settings_from(read_settings(file))
     assert (settings.options, settings.source()) == ({"window": None}, Source("split-rf", 4, 5, {}))
-    paper = {"solver": "admm", "pull": "gradient", "beta": 0.9, "rho": 1e-4}
+    paper = {"solver": "admm", "pull": "gradient", "beta": 0.9, "rho": 1e-4, "epochs": (1, 3, 1), "norms": "frozen"}
     changed = settings_from({"benchmark": "split-rf", "seed": 4, "window": None, **paper})
     assert changed == settings
     # What it prints in sections leaves the window whole as well.

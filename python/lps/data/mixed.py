@@ -55,12 +55,20 @@ def build(request: Request) -> Stream:
 
 # Section V.B: among tasks that differ drastically, reusing a fifth is best.
 _PAPER = {**cifar.PAPER, "alpha": 0.2, "beta": 0.2}
+# As in split-cifar: a task of CIFAR-100 has a twelfth of the images of MNIST, and gets three times as many epochs.
+_QUICK = {
+    **_PAPER,
+    **QUICK,
+    "epochs": tuple((3, 9, 3) if number % 2 else (1, 3, 1) for number in range(5)),
+    "batch_size": 32,
+    "channels_last": True,
+}
 
 BENCHMARK = Benchmark(
     build,
     raw,
     tasks=5,
     most=5,
-    presets={"quick": {**_PAPER, **QUICK, "epochs": (1, 3, 1)}, "paper": _PAPER},
+    presets={"quick": _QUICK, "paper": _PAPER},
     augments=True,  # the images of CIFAR-100; permuted digits stay as they are
 )

@@ -23,10 +23,8 @@ from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn.functional import kl_div
 
-from lps.errors import ConfigError
 from lps.methods.dense import Dense, DenseLearner
 from lps.options import option
-from lps.task import Task
 
 
 @dataclass(frozen=True)
@@ -73,15 +71,10 @@ class LwF(Dense):
 
     name = "lwf"
     options = LwFOptions
+    norms = "frozen"  # the answers of all heads are compared in one network
     own_losses = False  # what is compared are class probabilities
     task_learner = LwFLearner
     keeps_moments = True
-
-    def check_task(self, task: Task) -> None:
-        """Earlier heads must be able to read the features of the task being learnt."""
-        super().check_task(task)
-        if self.net.norms != "frozen":
-            raise ConfigError(f"norms: lwf compares the answers of all heads in one network, got {self.net.norms}")
 
 
 def distillation(logits: Tensor, wanted: Tensor, temperature: float) -> Tensor:

@@ -159,7 +159,7 @@ def read_settings(path: Path) -> dict[str, object]:
     """The settings in a YAML file by name, without sections."""
     where = one_line(str(path))
     try:
-        return _with_solver(_flat(_mapping(read_yaml(read_bytes(path, MOST_BYTES).decode()))))
+        return _of_its_time(_flat(_mapping(read_yaml(read_bytes(path, MOST_BYTES).decode()))))
     except OSError as error:
         raise ConfigError(f"{where}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -168,11 +168,12 @@ def read_settings(path: Path) -> dict[str, object]:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _with_solver(values: dict[str, object]) -> dict[str, object]:
-    """A file with all settings that names no solver was written when there was one alone."""
-    if "rho_levels" in values and "solver" not in values:
-        return {**values, "solver": "admm", "pull": "gradient"}
-    return values
+def _of_its_time(values: dict[str, object]) -> dict[str, object]:
+    """A file with all settings that names no solver or norms was written when there was one kind alone."""
+    if "rho_levels" not in values:
+        return values
+    solver = {} if "solver" in values else {"solver": "admm", "pull": "gradient"}
+    return {"norms": "frozen", **values, **solver}
 
 
 def settings_from(given: Mapping[str, object]) -> Settings:
