@@ -34,6 +34,18 @@ def test_every_benchmark_has_both_presets_and_all_fit() -> None:
             assert (settings.tasks, settings.preset) == (chosen.tasks, name)
             spent = [settings.of_task(task).alpha for task in range(1, settings.tasks + 1)]
             assert sum(alpha for alpha in spent if isinstance(alpha, float)) <= 1 + 1e-9
+        for method in chosen.quick_of:
+            settings_from({"benchmark": benchmark, "method": method})
+
+
+def test_a_method_may_have_settings_of_its_own_in_the_quick_preset() -> None:
+    def epochs(**given: object) -> object:
+        return settings_from({"benchmark": "permuted-mnist", **given}).lps.epochs
+
+    assert epochs() == epochs(method="ewc") == (1, 3, 1)
+    assert epochs(method="gem") == (1, 0, 0)
+    assert epochs(method="gem", epochs=[1, 1, 1]) == (1, 1, 1)
+    assert epochs(method="gem", preset="paper") == (30, 90, 30)
 
 
 @pytest.mark.parametrize(

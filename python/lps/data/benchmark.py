@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,8 @@ class NoOptions:
 class Benchmark:
     """All that the package knows about a benchmark.
 
-    ``presets`` maps quick and paper to settings, by the names of their flags. ``options`` is a dataclass of the
+    ``presets`` maps quick and paper to settings, by the names of their flags; ``quick_of`` has those that quick has for
+    one method alone, by its name, chosen like all others on validation data. ``options`` is a dataclass of the
     benchmark's own options, whose fields are made by :func:`lps.options.option`; each becomes a flag of ``lps.train``.
 
     ``count`` is for benchmarks whose number of tasks depends on their own options or on the user's folder, which is
@@ -57,6 +58,7 @@ class Benchmark:
     options: type = NoOptions
     augments: bool = False  # whether it has colour images, which can be cropped and mirrored
     count: Callable[[Any, Path | None], int] | None = None
+    quick_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

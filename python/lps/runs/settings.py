@@ -23,7 +23,8 @@ from lps.reading import read_bytes
 from lps.runs.loggers import LOGGERS
 from lps_kernels.owner import MAX_TASKS
 
-PRESETS = ("quick", "paper")
+QUICK = "quick"
+PRESETS = (QUICK, "paper")
 MOST_THREADS = 4096
 
 MOST_BYTES = 100_000  # of a settings file; one with all settings has about 1,000
@@ -44,7 +45,7 @@ class Settings:
     benchmark: Text = option(
         "permuted-digits", "NAME", f"stream of tasks: {', '.join(BENCHMARKS)}", choices=tuple(BENCHMARKS)
     )
-    preset: Text = option("quick", "", "quick: minutes on two cores; paper: its Table I", choices=PRESETS)
+    preset: Text = option(QUICK, "", "quick: minutes on two cores; paper: its Table I", choices=PRESETS)
     method: Text = option("lps", "", "how tasks are learnt", choices=tuple(METHODS))
     data_dir: Text | None = option(
         None, "DIR", "folder with the data files; by default one in the user's cache", expected=TEXT
@@ -184,7 +185,7 @@ def settings_from(given: Mapping[str, object]) -> Settings:
     benchmark, method = given.get("benchmark", Settings.benchmark), given.get("method", Settings.method)
     if not isinstance(method, str) or method not in METHODS:
         raise ConfigError(f"method: expected one of {', '.join(METHODS)}, got {shown(method)}")
-    flat = {**preset(benchmark, given.get("preset", Settings.preset)), **given}
+    flat = {**_preset(benchmark, given.get("preset", Settings.preset), method), **given}
     of_method = {name: value for name, value in flat.items() if name in _SECTIONS["method_options"]}
     own = own_options(
         str(benchmark),
@@ -220,12 +221,13 @@ def _method_options(method: str, given: Mapping[str, object]) -> Any:
         raise ConfigError(f"{method}.{error}") from None
 
 
-def preset(benchmark: object, name: object) -> dict[str, Any]:
-    """The values of a benchmark's preset, by setting; the other settings have their defaults."""
+def _preset(benchmark: object, name: object, method: str) -> dict[str, Any]:
+    """The values of a benchmark's preset for a method, by setting; the other settings have their defaults."""
     chosen = known(benchmark)
     if not isinstance(name, str) or name not in chosen.presets:
         raise ConfigError(f"preset: expected one of {', '.join(chosen.presets)}, got {shown(name)}")
-    return {"tasks": chosen.tasks, **chosen.presets[name]}
+    of_method = chosen.quick_of.get(method, {}) if name == QUICK else {}
+    return {"tasks": chosen.tasks, **chosen.presets[name], **of_method}
 
 
 def contradiction(before: Settings, now: Settings, learnt: int, *, begun: bool = False) -> str | None:
