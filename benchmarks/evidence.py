@@ -6,10 +6,12 @@ not been run is said to be so.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from lps import paper
 from lps.runs.batch import outcomes
+from lps.runs.directory import RESULTS as RECORD
 from lps.runs.kinds import COMPARE, kind_of
 from lps.runs.report import AVERAGE, Measure, Report
 from lps.runs.table import Table
@@ -18,12 +20,13 @@ from benchmarks import sections
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
-# The sections of docs/results.md: two over several sets, and one per set, with accuracies per task beside the paper's.
-OVERALL, COMPARED = "overall", "compared"
-SECTIONS = (
-    OVERALL, COMPARED, "split-cifar", "permuted-mnist", "permuted-mnist-long", "split-rf", "mixed",
+# The sections of docs/results.md: three over several sets, and one per set, with accuracies per task beside the paper's.
+OVERALL, COMPARED, RUNS = "overall", "compared", "runs"
+SETS = (
+    "split-cifar", "permuted-mnist", "permuted-mnist-long", "split-rf", "mixed",
     "split-cifar-share", "mixed-share", "split-cifar-patterns", "split-rf-patterns", "split-cifar-capacity",
 )  # fmt: skip
+SECTIONS = (OVERALL, COMPARED, RUNS, *SETS)
 # The sets with several methods, by what the paper calls their benchmark.
 METHODS = {"permuted-mnist": "permuted MNIST", "split-cifar": "split CIFAR", "split-rf": "split RF", "mixed": "mixed"}
 
@@ -43,15 +46,18 @@ def content(section: str, results: Path = RESULTS) -> str:
         return _overall(results)
     if section == COMPARED:
         return _compared(results)
+    if section == RUNS:
+        return _runs(results)
     report = report_of(section, results)
     return _per_task(report) if report.rows else NOT_RUN
 
 
 def write_all(document: Path, results: Path = RESULTS) -> None:
-    """Fill all sections of the document."""
-    for section in SECTIONS:
-        sections.split(document, section)
-    for section in SECTIONS:
+    """Fill the sections that the document has."""
+    found = [section for section in SECTIONS if sections.has(document, section)]
+    if not found:
+        raise ValueError(f"{document} has none of the sections {', '.join(SECTIONS)}")
+    for section in found:
         sections.write(document, section, content(section, results))
 
 
@@ -75,6 +81,22 @@ def _compared(results: Path) -> str:
     for name, title in METHODS.items():
         for table in report_of(name, results).paired():
             lines += [[title, *(row[place] for place in (0, 1, 2, 4, 5))] for row in table.rows[1:]]
+    return Table("", lines).markdown_rows() if len(lines) > 1 else NOT_RUN
+
+
+def _runs(results: Path) -> str:
+    """How the runs of every set were made, and how long they took."""
+    lines = [["set", "runs", "precision", "processor", "torch", "threads per run", "hours of all runs"]]
+    for name in SETS:
+        found = outcomes(results / name, ())
+        records = [json.loads((results / name / run.name / RECORD).read_text()) for run in found if run.results]
+        if not records:
+            continue
+        precision = {run.settings.lps.precision for run in found if run.settings}
+        made = [{str(record[key]) for record in records} for key in ("processor", "torch", "threads")]
+        hours = sum(record["seconds"] for record in records) / 3600
+        cells = [", ".join(sorted(values)) for values in (precision, *made)]
+        lines.append([f"`{name}`", str(len(records)), *cells, f"{hours:.1f}"])
     return Table("", lines).markdown_rows() if len(lines) > 1 else NOT_RUN
 
 

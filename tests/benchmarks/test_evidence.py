@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from benchmarks.evidence import SECTIONS, content, write_all
 from benchmarks.figures.evidence import above, average, evidence_figures
 from benchmarks.figures.figure import Figure, Skipped
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "results.md"
-SETS = [name for name in SECTIONS if (evidence.RESULTS / name).is_dir()]
+ROOT = Path(__file__).resolve().parents[2]
+SETS = [name for name in evidence.SETS if (evidence.RESULTS / name).is_dir()]
 
 
 def outcome(row: str, seed: int, *accuracy: float) -> Outcome:
@@ -61,11 +62,21 @@ def test_the_average_is_that_of_all_seeds() -> None:
     assert isinstance(average("a set", Report([], COMPARE), 0.0), Skipped)
 
 
-def test_the_document_shows_the_committed_runs(tmp_path: Path) -> None:
-    copy = tmp_path / "results.md"
-    copy.write_text(DOCUMENT.read_text())
+@pytest.mark.parametrize(
+    ("name", "sections"), [("docs/results.md", evidence.SECTIONS), ("README.md", [evidence.OVERALL])]
+)
+def test_the_documents_show_the_committed_runs(name: str, sections: Sequence[str], tmp_path: Path) -> None:
+    copy = tmp_path / "copy.md"
+    copy.write_text((ROOT / name).read_text())
+    assert all(f"<!-- {section} -->" in copy.read_text() for section in sections)
     write_all(copy)
-    assert copy.read_text() == DOCUMENT.read_text()
+    assert copy.read_text() == (ROOT / name).read_text()
+
+
+def test_a_document_without_sections_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.md").write_text("nothing to fill")
+    with pytest.raises(ValueError, match="has none of the sections overall, "):
+        write_all(tmp_path / "text.md")
 
 
 def test_what_was_not_run_is_said_to_be_so(tmp_path: Path) -> None:
