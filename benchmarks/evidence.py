@@ -20,7 +20,7 @@ from benchmarks import sections
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
-# The sections of docs/results.md: three over several sets, and one per set, with accuracies per task beside the paper's.
+# The sections of docs/results.md: three over several sets; one per set, with accuracies per task beside the paper's.
 OVERALL, COMPARED, RUNS = "overall", "compared", "runs"
 SETS = (
     "split-cifar", "permuted-mnist", "permuted-mnist-long", "split-rf", "mixed",
@@ -92,7 +92,7 @@ def _runs(results: Path) -> str:
         records = [json.loads((results / name / run.name / RECORD).read_text()) for run in found if run.results]
         if not records:
             continue
-        precision = {run.settings.lps.precision for run in found if run.settings}
+        precision = {str(run.settings.lps.precision) for run in found if run.settings}
         made = [{str(record[key]) for record in records} for key in ("processor", "torch", "threads")]
         hours = sum(record["seconds"] for record in records) / 3600
         cells = [", ".join(sorted(values)) for values in (precision, *made)]

@@ -7,28 +7,32 @@ from pathlib import Path
 
 import pytest
 from lps.runs.batch import outcomes
-from lps.runs.directory import CONFIG, RESULTS
-from lps.runs.kinds import COMPARE
+from lps.runs.directory import CONFIG, RESULTS, TaskRecord
+from lps.runs.kinds import COMPARE, SWEEP
 from lps.runs.report import AVERAGE, LATER, Outcome, Report, Results
 from lps.runs.settings import settings_from
 
 from benchmarks import evidence
 from benchmarks.evidence import SECTIONS, content, write_all
-from benchmarks.figures.evidence import above, average, evidence_figures
+from benchmarks.figures.evidence import above, average, chosen_above, evidence_figures
 from benchmarks.figures.figure import Figure, Skipped
 
 ROOT = Path(__file__).resolve().parents[2]
 SETS = [name for name in evidence.SETS if (evidence.RESULTS / name).is_dir()]
 
 
-def outcome(row: str, seed: int, *accuracy: float) -> Outcome:
-    """A run that has forgotten nothing."""
+def outcome(row: str, seed: int, *accuracy: float, validation: float | None = None) -> Outcome:
+    """A run that has forgotten nothing; every task has this accuracy on validation data."""
     learnt: list[list[float | None]] = [
         [*accuracy[:number], *[None] * (len(accuracy) - number)] for number in range(1, len(accuracy) + 1)
     ]
-    tasks = [None] * len(accuracy)  # of which nothing is read here
+    record = TaskRecord(
+        name="", seconds=0.0, phase_seconds={}, validation_before_projection=None, validation_after_projection=None,
+        validation=validation, residuals=[], digest="",
+    )  # fmt: skip
+    tasks = [record] * len(accuracy)
     mean = sum(accuracy) / len(accuracy)
-    return Outcome(row, seed, results=Results(learnt, mean, mean, 0.0, 0.0, 1.0, tasks, 1))  # type: ignore[arg-type]
+    return Outcome(row, seed, results=Results(learnt, mean, mean, 0.0, 0.0, 1.0, tasks, 1))
 
 
 REPORT = Report(
@@ -52,6 +56,22 @@ def test_rows_are_compared_by_the_seeds_that_both_have() -> None:
     assert isinstance(lower, Figure)
     assert not lower.holds
     assert isinstance(above("a set", REPORT, "lps", "wsn", LATER, 0.0), Skipped)
+
+
+def test_the_row_is_chosen_on_validation_data_alone() -> None:
+    runs = [
+        outcome("beta=0.0", 0, 0.5, 0.95, validation=0.6),  # best on test
+        outcome("beta=1.0", 0, 0.5, 0.80, validation=0.7),
+        outcome("beta=auto", 0, 0.5, 0.84, validation=0.8),
+    ]
+    figure = chosen_above("a set", Report(runs, SWEEP), "beta=1.0")
+    assert isinstance(figure, Figure)
+    assert figure.value == pytest.approx(2.0)
+    assert "beta=auto minus beta=1.0" in figure.what
+    itself = chosen_above("a set", Report(runs[:2], SWEEP), "beta=1.0")
+    assert isinstance(itself, Figure)
+    assert not itself.holds
+    assert isinstance(chosen_above("a set", Report(runs[1:2], SWEEP), "beta=1.0"), Skipped)
 
 
 def test_the_average_is_that_of_all_seeds() -> None:
