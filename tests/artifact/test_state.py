@@ -24,8 +24,8 @@ TASKS = [replace(toy_task(0), class_names=("a", "b", "c")), toy_task(1, classes=
 ENTRY = "_extra_state"
 
 
-def made(**settings: Any) -> Lifelong:
-    return Lifelong(toy_mlp(), 16, **settings)
+def made(*, norms: str = "frozen", **settings: Any) -> Lifelong:
+    return Lifelong(toy_mlp(), 16, norms=norms, **settings)
 
 
 def learnt(tasks: list[Task], **settings: Any) -> Lifelong:
@@ -153,7 +153,11 @@ REFUSALS: list[tuple[Callable[[], Lifelong], Callable[[dict[str, Any]], object],
     (lambda: Lifelong(toy_mlp(), 15), nothing, "features: the state has 16, this network 15; make it with the same"),
     (lambda: made(norms="per-task"), nothing, "norms: the state has frozen, this network per-task; make it with the "),
     (lambda: made(exclude=["0.*"]), nothing, "exclude: the state has [], this network ['0.*']; make it with the same"),
-    (lambda: Lifelong(toy_convnet(), 16), nothing, "expected layer 0.weight to be float32 [24, 12], got float32 [8, 3"),
+    (
+        lambda: Lifelong(toy_convnet(), 16, norms="frozen"),
+        nothing,
+        "expected layer 0.weight to be float32 [24, 12], got float32 [8, 3",
+    ),
     (lambda: made().double(), nothing, "expected layer 0.weight to be float32 [24, 12], got float64 [24, 12]"),
 ]
 

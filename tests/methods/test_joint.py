@@ -22,7 +22,7 @@ TASKS = [toy_task(1), toy_task(2), toy_task(3, classes=4)]
 
 def make(norm: bool = True) -> Joint:
     torch.manual_seed(0)
-    return Joint(Lifelong(toy_mlp(norm=norm), 16), CONFIG)
+    return Joint(Lifelong(toy_mlp(norm=norm), 16, norms="frozen"), CONFIG)
 
 
 def test_all_tasks_are_learnt_with_the_last_one() -> None:

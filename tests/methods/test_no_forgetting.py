@@ -85,7 +85,7 @@ def test_the_comparison_sees_one_flipped_bit() -> None:
 
 
 def test_a_flipped_bit_of_a_frozen_statistic_changes_every_digest() -> None:
-    net = Lifelong(toy_mlp(), features=16)
+    net = Lifelong(toy_mlp(), features=16, norms="frozen")
     for number in (1, 2):
         net.learn(toy_task(number), QUICK)
     buffer = net.backbone.get_buffer("1.running_var")
