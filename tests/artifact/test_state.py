@@ -24,6 +24,10 @@ TASKS = [replace(toy_task(0), class_names=("a", "b", "c")), toy_task(1, classes=
 ENTRY = "_extra_state"
 
 
+def convnet() -> Lifelong:
+    return Lifelong(toy_convnet(), 16, norms="frozen")
+
+
 def made(*, norms: str = "frozen", **settings: Any) -> Lifelong:
     return Lifelong(toy_mlp(), 16, norms=norms, **settings)
 
