@@ -57,6 +57,8 @@ def write_all(document: Path, results: Path = RESULTS) -> None:
     found = [section for section in SECTIONS if sections.has(document, section)]
     if not found:
         raise ValueError(f"{document} has none of the sections {', '.join(SECTIONS)}")
+    for section in found:  # all of them, before any is filled
+        sections.split(document, section)
     for section in found:
         sections.write(document, section, content(section, results))
 
