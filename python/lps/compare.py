@@ -17,8 +17,7 @@ from lps.options import shown
 from lps.runs.batch import make_run
 from lps.runs.kinds import COMPARE
 from lps.runs.set_command import SetCommand, set_parser
-from lps.runs.settings import settings_from
-from lps.train import is_read
+from lps.runs.settings import is_read, settings_from
 
 PROG = "lps.compare"
 DEFAULT = "lps,packnet,ewc,single,finetune"

@@ -18,7 +18,6 @@ from lps.cli import COMMANDS, Output, Parser, guarded, use_device
 from lps.data import BENCHMARKS
 from lps.errors import ConfigError, complain
 from lps.methods import METHODS, Method
-from lps.methods.base import EVERY_METHOD_USES
 from lps.methods.lps.config import LPSConfig
 from lps.pages.page import report_on
 from lps.runs.directory import CONFIG
@@ -26,11 +25,9 @@ from lps.runs.first_task import begin_with_first_task
 from lps.runs.loggers import check_installed
 from lps.runs.progress import summary
 from lps.runs.run import train
-from lps.runs.settings import Settings, read_settings, settings_from
+from lps.runs.settings import Settings, is_read, read_settings, settings_from
 
 PROG = "lps.train"
-
-_OF_TRAINING = {option.name for option in fields(LPSConfig)}
 
 
 @dataclass(frozen=True)
@@ -143,6 +140,9 @@ def _parse(arguments: list[str]) -> _Command:
         check_used(flags)
         for file in files:
             given |= read_settings(Path(file))
+        if "method" in flags:  # a file may hold options of the method that the flag replaces
+            own = f"{flags['method']}."
+            given = {name: value for name, value in given.items() if "." not in name or name.startswith(own)}
         settings = settings_from(given | flags)
         if not print_config:
             check_installed(settings.loggers)
@@ -159,16 +159,9 @@ def check_used(flags: Mapping[str, object]) -> None:
     method = METHODS.get(str(flags.get("method", Settings.method)))
     for name in flags:
         if method is not None and not is_read(name, method) and "." not in name:
-            readers = ", ".join(other for other, kind in METHODS.items() if name in kind.uses)
-            raise ConfigError(f"{name}: {method.name} does not use it ({readers} do); leave it out")
-
-
-def is_read(name: str, method: type[Method]) -> bool:
-    """Whether a method reads a setting; those of the run and of the benchmark count for every method."""
-    owner, dot, _ = name.partition(".")
-    if dot:
-        return owner == method.name
-    return name not in _OF_TRAINING or name in EVERY_METHOD_USES | method.uses
+            readers = [other for other, kind in METHODS.items() if is_read(name, kind)]
+            do = "does" if len(readers) == 1 else "do"
+            raise ConfigError(f"{name}: {method.name} does not use it ({', '.join(readers)} {do}); leave it out")
 
 
 def _check_is_run(path: Path) -> None:

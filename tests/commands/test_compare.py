@@ -167,6 +167,27 @@ def test_the_table_of_what_is_there_has_gaps(
     assert "\nlps-seed1 " in shown
 
 
+def test_a_run_whose_file_is_cut_short_is_not_complete(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(directory, tmp_path / "set")
+    monkeypatch.chdir(tmp_path)
+    file = Path("set", "lps-seed1", "model.lps")
+    size = file.stat().st_size
+    with file.open("r+b") as cut:
+        cut.truncate(size // 2)
+    assert compare.main(["--output", "set"]) == 0
+    damage = f"model.lps: expected {size} bytes, got {size // 2}: the file is damaged"
+    assert damage in capsys.readouterr().out
+    assert rows_of(Path("set"))["lps"]["runs"] == "1"
+    assert [line.count("lps-seed1") for line in printed_lines(capsys, *SET, "--output", "set")] == [1]
+    done = run(tmp_path, "lps.compare", *SET, "--output", "set")
+    assert done.returncode == 1
+    assert done.stderr == f"lps.compare: lps-seed1: {damage}\n"
+    file.unlink()  # as in results that are handed on without the networks
+    assert printed_lines(capsys, *SET, "--output", "set") == []
+
+
 def test_other_settings_are_refused_before_anything_starts(
     directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,11 +331,23 @@ def test_slurm_without_submitit(
     assert capsys.readouterr().err == (
         "lps.compare: --launcher slurm: needs submitit: pip install learn-prune-share[slurm]\n"
     )
+    assert not list(tmp_path.iterdir())
 
 
 needs_submitit = pytest.mark.skipif(
     importlib.util.find_spec("submitit") is None, reason="submitit (extra slurm) is not installed"
 )
+
+
+@needs_submitit
+def test_slurm_without_a_cluster(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "--launcher slurm: Could not detect " in refused(compare, capsys, "--launcher", "slurm", "--methods", "lps")
+    local = ("--slurm-executor", "local", "--slurm", "moon=3")
+    assert "moon" in refused(compare, capsys, "--launcher", "slurm", "--methods", "lps", *local)
 
 
 @pytest.mark.slow
@@ -328,7 +361,7 @@ def test_a_job_that_has_to_make_room_saves_its_state_and_is_queued_again(tmp_pat
     job = Job(Command("run", tuple(command("lps.train", *arguments, tmp_path / "run")), tmp_path / "logs"))
     executor = submitit.AutoExecutor(tmp_path / "jobs", cluster="local")
     executor.update_parameters(timeout_min=20)
-    submitted = executor.submit(job)
+    submitted: Any = executor.submit(job)
     controller = submitted._process
     wait_for(tmp_path / "run" / "metrics.csv", controller)
     (process,) = Path(f"/proc/{controller.pid}/task/{controller.pid}/children").read_text().split()

@@ -86,6 +86,10 @@ def contents() -> dict[Path, bytes | None]:
         ("--log ,", "log: expected one or several of tensorboard, wandb, mlflow, got ,"),
         ("--norms mine", "norms: expected one of frozen, per-task, got mine"),
         ("--method mine", "method: expected one of lps, packnet, "),
+        ("--method wsn --pattern filter", "pattern: wsn does not use it (lps, packnet do); leave it out"),
+        ("--method ewc --fill-last", "fill_last: ewc does not use it (lps, packnet do); leave it out"),
+        ("--method packnet --sharing structured", "sharing: packnet does not use it (lps does); leave it out"),
+        ("--method single --norms frozen", "norms: single does not use it (lps, packnet, wsn, "),
         ("--precision fp8", "precision: expected one of fp32, bf16, got fp8"),
         ("--window 128", "permuted-digits: window: is no option of this benchmark (it is an option of split-rf, syn"),
         (

@@ -19,6 +19,7 @@ from tests.command import refused
         (compare, ("--seeds", "0,x"), "--seeds: expected different whole numbers"),
         (compare, ("--seeds", "1,1"), "--seeds: expected different whole numbers"),
         (compare, ("--methods", "single", "--beta", "0.5"), "beta: none of single uses it"),
+        (compare, ("--methods", "wsn,ewc", "--pattern", "column"), "pattern: none of wsn, ewc uses it"),
         (compare, ("--epochs", "1,1"), "epochs: expected three counts"),
         (compare, ("--jobs", "0"), "--jobs: expected 1 to "),
         (compare, ("--launcher", "moon"), "--launcher: expected one of local, slurm, print, got moon"),
@@ -35,6 +36,8 @@ from tests.command import refused
         (sweep, ("--vary", "seed=0,1"), "--vary: seed: each run has its own"),
         (sweep, ("--vary", "lr=0.1", "--vary", "lr=0.2"), "--vary: expected each setting once, got lr, lr"),
         (sweep, ("--vary", "beta=0,1", "--method", "finetune"), "beta: finetune does not use it"),
+        (sweep, ("--sweep", "pattern-share", "--method", "packnet"), "beta: packnet does not use it (lps does)"),
+        (sweep, ("--vary", "norms=frozen,per-task", "--method", "hat"), "norms: hat does not use it"),
         (sweep, ("--sweep", "capacity", "--alpha", "rest"), "alpha: expected numbers"),
         (sweep, ("--sweep", "moon"), "--sweep: expected one of share, pattern-share, capacity, got moon"),
     ],
@@ -49,3 +52,12 @@ def test_refusals(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert words in refused(module, capsys, *arguments)
+
+
+def test_a_logger_without_its_package(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lps.runs.loggers.find_spec", lambda name: None)
+    said = refused(compare, capsys, "--log", "tensorboard,mlflow")
+    assert said == "lps.compare: log: mlflow lacks a package: pip install 'learn-prune-share[mlflow]'\n"

@@ -164,6 +164,17 @@ def test_a_run_that_diverged_in_its_first_task_goes_on_with_other_settings(
     assert {row[0] for row in table_without_times(tmp_path / "run")} == {"1"}
 
 
+def test_a_run_cannot_go_on_with_another_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = ["--output", str(tmp_path / "run")]
+    assert train.main(["--method", "ewc", "--ewc.strength", "7", "--tasks", "1", "--epochs", "1,0,0", *output]) == 0
+    capsys.readouterr()
+    assert train.main(["--resume", "--method", "si", *output]) == 1
+    words = "method: it is ewc in this run, got si; leave it as it is or start another run"
+    assert capsys.readouterr().err == f"lps.train: {words}\n"
+    assert train.main(["--resume", "--method", "ewc", *output]) == 0  # its options in the file count
+    assert "strength: 7" in (tmp_path / "run" / "config.yaml").read_text()
+
+
 def stop_after_a_task(place: Path, number: signal.Signals, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Start a run and stop it by a signal as soon as it has learnt one more task."""
     with subprocess.Popen(
@@ -225,9 +236,10 @@ def test_the_help_of_a_method_lists_what_it_reads(name: str, capsys: pytest.Capt
     method = METHODS[name]
     own = {f"{kind}.{option.name.replace('_', '-')}" for kind in METHODS for option in fields(METHODS[kind].options)}
     assert {flag for flag in own if flag.startswith(f"{name}.")} == flags & own
-    for option in fields(LPSConfig):
-        read = option.name in EVERY_METHOD_USES | method.uses
-        assert (option.name.replace("_", "-") in flags) == read, option.name
+    for setting in (*(option.name for option in fields(LPSConfig)), "pattern", "sharing", "fill_last"):
+        read = setting in EVERY_METHOD_USES | method.uses
+        assert (setting.replace("_", "-") in flags) == read, setting
+    assert ("norms" in flags) == (method.norms is None)
     assert {"benchmark", "epochs", "output", "resume"} <= flags
 
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 from lps import Lifelong, load
 from lps.artifact.one_task import one_task
-from lps.errors import StoppedError
+from lps.errors import FileFormatError, StoppedError
 from lps.methods import METHODS, Method
 from lps.runs.checkpoint import Checkpoint, decode, encode
+from lps.runs.directory import read_memory
 from lps.runs.events import Listener
 from torch import Tensor, nn
 
@@ -136,3 +137,15 @@ def test_a_failure_leaves_network_and_memory_as_they_were(name: str) -> None:
     assert (method.net.digest(1), plain(method.memory)) == (digest, memory)
     method.learn(TASKS[1])
     assert len(method.learnt) == 2
+
+
+@every_method
+def test_a_missing_memory_is_named(name: str, tmp_path: Path) -> None:
+    method = make(name)
+    method.check(TASKS[:1])
+    method.learn(TASKS[0])
+    if not method.memory:
+        read_memory(tmp_path, method)
+        return
+    with pytest.raises(FileFormatError, match=f"memory-1.safetensors: is missing: {name} cannot go on without it; "):
+        read_memory(tmp_path, method)

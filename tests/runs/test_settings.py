@@ -16,7 +16,7 @@ from lps.data import BENCHMARKS
 from lps.data.rf import RadioOptions
 from lps.metadata import Source
 from lps.methods.lps.config import LPSConfig, TaskConfig
-from lps.runs.settings import Settings, contradiction, read_settings, settings_from
+from lps.runs.settings import Settings, contradiction, difference, read_settings, settings_from
 
 
 def resolved(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
@@ -285,6 +285,23 @@ def test_a_resumed_run_may_not_change_what_was_trained(changes: dict[str, Any]) 
     problem = contradiction(BEFORE, changed(BEFORE, changes), learnt=2)
     assert problem is not None
     assert problem.startswith("alpha:" if "fill_last" in changes else next(iter(changes)))
+
+
+@pytest.mark.parametrize(
+    ("method", "pattern", "norms"), [("lps", "column", "per-task"), ("wsn", "irregular", "per-task")]
+)
+def test_a_method_takes_from_a_preset_what_it_reads(method: str, pattern: str, norms: str) -> None:
+    settings = settings_from({"benchmark": "split-rf", "method": method})
+    assert (settings.pattern, settings.norms, settings.lps.epochs) == (pattern, norms, (2, 6, 2))
+
+
+def test_settings_that_a_method_does_not_read_make_no_other_run() -> None:
+    """Runs of earlier versions have the pattern and the shares of the preset in their settings, whatever the method."""
+    before = settings_from({"benchmark": "split-rf", "method": "single"})
+    now = replace(before, pattern="column", norms="frozen", lps=replace(before.lps, beta=0.2))
+    assert contradiction(before, now, 2) is None
+    assert difference(before, now) is None
+    assert difference(before, replace(before, tasks=3)) == "tasks: it is 5 in this run, got 3"
 
 
 def test_a_resumed_run_may_not_change_options_of_its_benchmark() -> None:

@@ -9,5 +9,9 @@ from lps.launchers.base import Command, Launch
 
 __all__ = ["LAUNCHERS", "Command", "Launch"]
 
-# Each starts the commands, tells of every one that has ended by calling ``ended`` and returns after the last.
-LAUNCHERS: dict[str, Callable[[Sequence[Command], Launch], None]] = {"local": local.launch, "slurm": slurm.launch}
+# Each refuses what it cannot be run with, before anything is written, and returns a function that starts commands,
+# tells of every one that has ended by calling ``ended`` and returns after the last.
+LAUNCHERS: dict[str, Callable[[Launch], Callable[[Sequence[Command]], None]]] = {
+    "local": local.launcher,
+    "slurm": slurm.launcher,
+}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from signal import SIGTERM
 from time import sleep
 
@@ -14,7 +15,12 @@ from lps.runs.signals import stop_on_signals
 SECONDS = 0.05  # between two looks at the processes
 
 
-def launch(commands: Sequence[Command], how: Launch) -> None:
+def launcher(how: Launch) -> Callable[[Sequence[Command]], None]:
+    """There is nothing to refuse."""
+    return partial(_launch, how)
+
+
+def _launch(how: Launch, commands: Sequence[Command]) -> None:
     """Run the commands, the next one whenever one has ended. Signals are passed on, so that each saves its state."""
     waiting, running = deque(commands), dict[str, subprocess.Popen[bytes]]()
     with stop_on_signals() as request:

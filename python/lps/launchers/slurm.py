@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from time import sleep
 from typing import Any
 
@@ -45,16 +46,20 @@ class Job:
         return DelayedSubmission(Job(self.command))
 
 
-def launch(commands: Sequence[Command], how: Launch) -> None:
+def launcher(how: Launch) -> Callable[[Sequence[Command]], None]:
+    """Refused are a missing package, a missing cluster and parameters that submitit does not know."""
+    return partial(_launch, _executor(how), how.ended)
+
+
+def _launch(executor: Any, ended: Callable[[str], None], commands: Sequence[Command]) -> None:
     """Submit the commands as one array of jobs and wait for them; after a signal they go on without this process."""
-    executor = _executor(how)
     with stop_on_signals() as request:
         request.checkpoint = stop = Stop()
         jobs = dict(zip((command.name for command in commands), _submit(executor, commands), strict=True))
         while jobs and not stop.stop:
             for name in [name for name, job in jobs.items() if job.done()]:
                 del jobs[name]
-                how.ended(name)
+                ended(name)
             sleep(SECONDS)
         if jobs:
             raise request.stopped("interrupted; jobs that were submitted go on")
@@ -72,7 +77,7 @@ def _executor(how: Launch) -> Any:
         executor = submitit.AutoExecutor(how.folder, cluster=how.executor)
         executor.update_parameters(**parameters)
     except (RuntimeError, NameError, TypeError, ValueError, AssertionError) as error:
-        raise ConfigError(f"--launcher slurm: {in_a_sentence(error)}") from None
+        raise _refusal(error) from None
     return executor
 
 
@@ -83,4 +88,9 @@ def _submit(executor: Any, commands: Sequence[Command]) -> list[Any]:
         with executor.batch():
             return [executor.submit(Job(command)) for command in commands]
     except FailedJobError as error:
-        raise ConfigError(f"--launcher slurm: {in_a_sentence(error)}") from None
+        raise _refusal(error) from None
+
+
+def _refusal(error: Exception) -> ConfigError:
+    """What submitit says, on one line."""
+    return ConfigError(f"--launcher slurm: {in_a_sentence(' '.join(str(error).split()))}")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lps.lifelong import Lifelong
     from lps.methods.lps.config import LPSConfig, TaskConfig
 
-# Settings of a task that every method reads; of the others a method says itself which it reads.
+# Settings of training that every method reads; of the others a method says itself which it reads.
 EVERY_METHOD_USES = frozenset({"epochs", "batch_size", "lr", "schedule", "seed", "precision", "channels_last"})
 
 

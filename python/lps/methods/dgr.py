@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 
 from lps.errors import ConfigError, FileFormatError
 from lps.methods.dense import Dense, DenseLearner, fitting_all
-from lps.options import option
+from lps.options import option, shown
 from lps.task import batches
 
 LEAST_VARIANCE = 1e-6  # of outputs, so that inputs which are all the same have a loss
@@ -154,7 +154,12 @@ class DGR(Dense):
 
     def load_memory(self, memory: dict[str, Any]) -> None:
         """A generator with the sizes of the options."""
-        shape = msgspec.convert(memory.get(SHAPE), list[Annotated[int, Meta(ge=1)]])
+        try:
+            shape = msgspec.convert(memory.get(SHAPE), list[Annotated[int, Meta(ge=1)]])
+        except msgspec.ValidationError:
+            raise FileFormatError(
+                f"{SHAPE}: expected the sizes of an input, got {shown(memory.get(SHAPE, 'none'))}"
+            ) from None
         values, like = memory.get(GENERATOR), self.net.like
         # Compared before memory is taken for a generator of this size.
         first = values.get("encoder.0.weight") if isinstance(values, dict) else None

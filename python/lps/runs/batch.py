@@ -18,7 +18,7 @@ from pathlib import Path
 from lps.errors import ConfigError, FileFormatError, StoppedError, in_a_sentence
 from lps.launchers import LAUNCHERS, Command, Launch
 from lps.options import shown
-from lps.runs.directory import CONFIG, is_complete
+from lps.runs.directory import CONFIG, cut_short, is_complete
 from lps.runs.lock import locked
 from lps.runs.report import Outcome, read_results
 from lps.runs.settings import Settings, difference, first_task_key, read_settings, settings_from
@@ -123,11 +123,12 @@ def print_commands(output: Path, runs: Iterable[Run]) -> None:
 
 def launch(output: Path, runs: Sequence[Run], launcher: str, how: Launch, go_on: str) -> None:
     """Run what is not complete: first the tasks that several runs begin with, then the runs."""
+    start = LAUNCHERS[launcher](how)
     with locked(output):
         for commands in (_first_tasks(output, runs), _commands(output, runs)):
             if commands:
                 try:
-                    LAUNCHERS[launcher](commands, how)
+                    start(commands)
                 except StoppedError as error:
                     complete = len(runs) - len(_waiting(output, runs))
                     stopped = StoppedError(f"{error}; {complete} of {len(runs)} runs are complete; go on with: {go_on}")
@@ -176,7 +177,9 @@ def outcome_of(path: Path, row: str, seed: int) -> Outcome:
 
 
 def _reason(path: Path) -> str:
-    """The last line that a run that is not complete wrote to its standard error."""
+    """Why a run is not complete: its file is not whole, or the last line that it wrote to its standard error."""
+    if damage := cut_short(path):
+        return damage
     log = path.parent / LOGS / f"{path.name}.err"
     if not log.is_file():
         return NOT_BEGUN if not (path / CONFIG).is_file() else "interrupted"

@@ -29,6 +29,7 @@ from lps.environment import processor
 from lps.errors import ConfigError, FileFormatError, in_a_sentence
 from lps.lifelong import Lifelong
 from lps.methods import Method
+from lps.options import shown
 from lps.reading import open_regular, parse_json, read_bytes
 from lps.runs import metrics
 from lps.runs.checkpoint import decode, encode
@@ -151,12 +152,26 @@ def check_members(path: Path) -> None:
 
 
 def is_complete(path: Path, tasks: int) -> bool:
-    """Whether the run in this directory has learnt and saved so many tasks."""
+    """Whether the run in this directory has learnt and saved so many tasks, and its file has kept its size."""
     try:
         results = parse_json(read_bytes(path / RESULTS, MOST_BYTES))
-        return isinstance(results, dict) and results["artifact_bytes"] is not None and len(results["tasks"]) == tasks
+        if not isinstance(results, dict) or len(results["tasks"]) != tasks:
+            return False
+        return results["artifact_bytes"] is not None and cut_short(path) is None
     except (OSError, ValueError, LookupError, TypeError):
         return False
+
+
+def cut_short(path: Path) -> str | None:
+    """How the size of a run's file differs from the recorded one; None if it does not, or there is no file."""
+    try:
+        size = (path / MODEL).stat().st_size
+        recorded = parse_json(read_bytes(path / RESULTS, MOST_BYTES))["artifact_bytes"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    if recorded in (None, size):
+        return None
+    return f"{MODEL}: expected {shown(recorded)} bytes, got {size}: the file is damaged"
 
 
 def _memories(path: Path) -> list[Path]:
@@ -166,18 +181,19 @@ def _memories(path: Path) -> list[Path]:
 def read_memory(path: Path, method: Method) -> None:
     """Give a method back what it had beside the network when that was saved."""
     file = path / MEMORY.format(len(method.learnt))
+    there, remedy = file.exists(), "put the file of the run there, or start another run"
     try:
-        memory = decode(read_bytes(file)) if file.exists() else {}
-        method.load_memory(memory)
+        method.load_memory(decode(read_bytes(file)) if there else {})
     except (OSError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or "not enough memory"
         raise FileFormatError(f"{file}: cannot be read: {reason}; check the file") from None
     # Whatever a file that was not written by us can bring about.
     except (FileFormatError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if not there:
+            raise FileFormatError(f"{file}: is missing: {method.name} cannot go on without it; {remedy}") from None
         reason = in_a_sentence(repr(error) if isinstance(error, LookupError) else error)
         raise FileFormatError(
-            f"{file}: is not what {method.name} remembers of these tasks ({reason}); put the file of the run there, or "
-            "start another run"
+            f"{file}: is not what {method.name} remembers of these tasks ({reason}); {remedy}"
         ) from None
 
 

@@ -18,6 +18,7 @@ from lps.options import read_yaml, shown
 from lps.pages.page import report_on
 from lps.runs.batch import JOBS, Run, check, cores, launch, outcomes, print_commands, read_numbers
 from lps.runs.directory import is_complete
+from lps.runs.loggers import check_installed
 from lps.runs.report import Kind, Report
 from lps.runs.settings import MOST_THREADS, Settings
 from lps.train import add_settings
@@ -92,6 +93,7 @@ class SetCommand:
         if self.launcher == PRINT:
             print_commands(self.output, runs)
             return 0
+        check_installed({name for run in runs for name in run.settings.loggers})
         go_on = shlex.join(["python", "-m", self.prog, *self.arguments])
         how = Launch(self.jobs, self.output / JOBS, self._ended(runs), self.executor, self.parameters)
         with redirect_stdout(cast("TextIO", Output(sys.stdout, needed=False))):  # a closed pipe must not end the runs

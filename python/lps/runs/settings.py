@@ -15,7 +15,8 @@ from msgspec import Meta
 from lps.data import BENCHMARKS, known, own_options
 from lps.errors import ConfigError
 from lps.metadata import Source
-from lps.methods import METHODS
+from lps.methods import METHODS, Method
+from lps.methods.base import EVERY_METHOD_USES
 from lps.methods.lps.config import PATTERNS, PER_TASK, SHARINGS, LPSConfig, TaskConfig
 from lps.options import TEXT, Text, convert, listed, one_line, option, read_yaml, shown
 from lps.private import NORMS
@@ -152,8 +153,21 @@ _SECTIONS = {
 }
 _OWN = {option.name for option in fields(Settings)} - set(_SECTIONS)
 
+# Settings of training: every one is read by some methods and by others not.
+_OF_TRAINING = _SECTIONS["lps"] | {"pattern", "sharing", "norms", "fill_last"}
+
 # Settings that do not affect weights learnt already.
 _MAY_CHANGE = {"data_dir", "download", "tasks", "fill_last", "device", "threads", "save_every", "log", "output"}
+
+
+def is_read(name: str, method: type[Method]) -> bool:
+    """Whether a method reads a setting; those of the run and of the benchmark count for every method."""
+    owner, dot, _ = name.partition(".")
+    if dot:
+        return owner == method.name
+    if name == "norms":
+        return method.norms is None
+    return name not in _OF_TRAINING or name in EVERY_METHOD_USES | method.uses
 
 
 def read_settings(path: Path) -> dict[str, object]:
@@ -222,12 +236,13 @@ def _method_options(method: str, given: Mapping[str, object]) -> Any:
 
 
 def _preset(benchmark: object, name: object, method: str) -> dict[str, Any]:
-    """The values of a benchmark's preset for a method, by setting; the other settings have their defaults."""
+    """The values of a benchmark's preset that a method reads, by setting; the other settings have their defaults."""
     chosen = known(benchmark)
     if not isinstance(name, str) or name not in chosen.presets:
         raise ConfigError(f"preset: expected one of {', '.join(chosen.presets)}, got {shown(name)}")
     of_method = chosen.quick_of.get(method, {}) if name == QUICK else {}
-    return {"tasks": chosen.tasks, **chosen.presets[name], **of_method}
+    values = {"tasks": chosen.tasks, **chosen.presets[name], **of_method}
+    return {setting: value for setting, value in values.items() if is_read(setting, METHODS[method])}
 
 
 def contradiction(before: Settings, now: Settings, learnt: int, *, begun: bool = False) -> str | None:
@@ -247,7 +262,7 @@ def contradiction(before: Settings, now: Settings, learnt: int, *, begun: bool =
         if was.get(name) != asked.get(name):
             return f"{name}: it is {shown(was.get(name))} in this run, got {shown(asked.get(name))}; {remedy}"
     for task in range(1, min(learnt + begun, now.tasks) + 1):
-        for name in PER_TASK:
+        for name in _read_per_task(now):
             first, second = getattr(before.of_task(task), name), getattr(now.of_task(task), name)
             if first != second:
                 how = "was learnt" if task <= learnt else "is being learnt"
@@ -265,8 +280,16 @@ def difference(before: Settings, now: Settings) -> str | None:
 
 
 def _of_all_tasks(settings: Settings) -> dict[str, object]:
-    per_task = {name: [getattr(settings.of_task(i + 1), name) for i in range(settings.tasks)] for name in PER_TASK}
+    per_task = {
+        name: [getattr(settings.of_task(i + 1), name) for i in range(settings.tasks)]
+        for name in _read_per_task(settings)
+    }
     return {"tasks": settings.tasks, "device": settings.device, **per_task}
+
+
+def _read_per_task(settings: Settings) -> list[str]:
+    """The settings that may differ between tasks and that the method reads."""
+    return [name for name in PER_TASK if is_read(name, METHODS[settings.method])]
 
 
 def first_task_alone(settings: Settings) -> Settings:
@@ -282,10 +305,11 @@ def first_task_key(settings: Settings) -> str:
 
 
 def _fixed(settings: Settings) -> dict[str, object]:
-    """Settings that must stay the same when a run is resumed, for all tasks."""
+    """Settings that must stay the same when a run is resumed, for all tasks: of those that the method reads."""
     values = {**settings.flat(), "stream_seed": settings.source().seed}
     left_out = {*_MAY_CHANGE, *PER_TASK}
-    return {name: value for name, value in values.items() if name not in left_out}
+    method = METHODS[settings.method]
+    return {name: value for name, value in values.items() if name not in left_out and is_read(name, method)}
 
 
 def _flat(values: Mapping[object, object]) -> dict[str, object]:

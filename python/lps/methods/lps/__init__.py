@@ -27,7 +27,10 @@ class LPS(Method):
     """Learns tasks into a :class:`lps.Lifelong` network; ``optimizer`` makes an optimiser to use instead of Adam."""
 
     name = "lps"
-    uses = frozenset({"alpha", "beta", "solver", "pull", "rho", "rho_levels", "share_cost", "reserve"})
+    uses = frozenset(
+        {"alpha", "beta", "solver", "pull", "rho", "rho_levels", "share_cost", "reserve"}
+        | {"pattern", "sharing", "fill_last"}
+    )
 
     def __init__(
         self, net: Lifelong, config: LPSConfig, own: Any = None, *, optimizer: OptimizerFactory | None = None
