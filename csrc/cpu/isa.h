@@ -130,6 +130,9 @@ struct MatrixKernels {
                                 const uint8_t* targets, int64_t rows, const float* tile, float* c, bool add);
   bool (*sparse_rows[kPanels])(const float* values, const float* last, const uint8_t* bits, const uint8_t* targets,
                                int64_t rows, const float* x, float* sums);
+  // The same for rows of few weights; null where the instruction set has nothing faster for them.
+  bool (*sparse_rows_picked[kPanels])(const float* values, const float* last, const uint8_t* bits,
+                                      const uint8_t* targets, int64_t rows, const float* x, float* sums);
   void (*finish_sparse_rows[kPanels])(const float* sums, int64_t count, const float* bias, bool relu, float* y,
                                       int64_t y_step);
 };

@@ -253,6 +253,7 @@ template <class I, int examples>
 void fill_sparse(MatrixKernels& table) {
   table.sparse_block[examples - 1] = sparse_block<I, examples>;
   table.sparse_rows[examples - 1] = sparse_rows<I, examples>;
+  if constexpr (I::picks) table.sparse_rows_picked[examples - 1] = sparse_rows_picked<I, examples>;
   table.finish_sparse_rows[examples - 1] = finish_sparse_rows<I, examples>;
 }
 

@@ -2,6 +2,7 @@
 // examples.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 
 #include "isa.h"
@@ -156,6 +157,42 @@ bool sparse_rows(const float* values, const float* last, const uint8_t* bits, co
     for (int e = 0; e < examples; ++e) I::store(sums_at + e * I::width, sum[e]);
     // Values come from beyond the caches, and the hardware alone does not run far enough ahead of them.
     for (; begin < values; begin += 16) __builtin_prefetch(begin + kPrefetch);
+  }
+  return std::memchr(seen, 0, static_cast<size_t>(rows)) == nullptr;
+}
+
+// The same where a row has few weights: lanes run along them, and the inputs that they meet are picked by position.
+// For instruction sets that pick from registers: gathering from memory is no faster than spreading (AVX2 on Zen 5).
+template <class I, int examples>
+bool sparse_rows_picked(const float* values, const float* last, const uint8_t* bits, const uint8_t* targets,
+                        int64_t rows, const float* x, float* sums) {
+  constexpr int64_t together = 32;  // rows whose positions are written before they are read
+  uint8_t seen[kSparseRows] = {}, counts[together], positions[together * kSparseDepth + 64];
+  typename I::Inputs inputs[examples];
+  for (int e = 0; e < examples; ++e) inputs[e] = I::inputs(x + e * kSparseDepth);
+  for (int64_t first = 0; first < rows; first += together) {
+    const int64_t some = std::min(rows - first, together);
+    if (decode_bits<I>(bits + first * (kSparseDepth / 8), some, positions, counts) > last - values) return false;
+    const uint8_t* at = positions;
+    for (int64_t i = 0; i < some; ++i) {
+      const int64_t count = counts[i];
+      const uint8_t target = targets[first + i];
+      seen[target] = 1;
+      float* sums_at = sums + target * (examples * I::width);
+      typename I::V sum[examples];
+#pragma GCC unroll 4
+      for (int e = 0; e < examples; ++e) sum[e] = I::load(sums_at + e * I::width);
+      for (int64_t j = 0; j < count; j += I::width) {
+        const auto places = I::places(at + j, count - j);
+        const auto weight = I::load(values + j);
+#pragma GCC unroll 4
+        for (int e = 0; e < examples; ++e) sum[e] = I::fma_picked(weight, inputs[e], places, sum[e]);
+      }
+#pragma GCC unroll 4
+      for (int e = 0; e < examples; ++e) I::store(sums_at + e * I::width, sum[e]);
+      values += count;
+      at += count;
+    }
   }
   return std::memchr(seen, 0, static_cast<size_t>(rows)) == nullptr;
 }

@@ -90,6 +90,8 @@ struct Avx2Vectors {
     }
   }
 
+  static constexpr bool picks = false;
+
   struct Spread {
     V value;
     __m256i source;  // negative where the lane is not set

@@ -97,6 +97,8 @@ struct ScalarVectors {
     }
   }
 
+  static constexpr bool picks = false;  // whether it has `places` and `fma_picked`: see AVX-512's
+
   // Packed values spread over the lanes whose bit is set.
   struct Spread {
     V value;

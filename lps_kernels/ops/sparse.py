@@ -202,7 +202,8 @@ def _linear_samples(dtype: torch.dtype) -> Iterator[Sample]:
         yield Sample(f"{size} inputs", _linear_call(draw, dtype, (3,), size, 5))
         yield Sample(f"{size} outputs", _linear_call(draw, dtype, (1,), 11, size))
         yield Sample(f"{size} examples", _linear_call(draw, dtype, (size,), 9, 20))
-    for batch, density in ((1, 0.1), (2, 1.0), (3, 0.0), (4, 0.5), (5, 0.9), (70, 0.2), (130, 0.5)):
+    few = ((1, 0.1), (1, 0.6), (2, 0.2), (2, 1.0), (3, 0.0), (4, 0.1), (4, 0.5))
+    for batch, density in (*few, (5, 0.9), (70, 0.2), (130, 0.5)):
         name = f"{batch} examples, {100 * density:.0f} % of 270 x 260"
         yield Sample(name, _linear_call(draw, dtype, (batch,), 260, 270, density))
     yield Sample("no inputs, many examples", _linear_call(draw, dtype, (9,), 0, 5))
