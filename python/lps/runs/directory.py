@@ -28,7 +28,7 @@ from lps.artifact.atomic import Log, is_temporary, write_atomically
 from lps.environment import processor
 from lps.errors import ConfigError, FileFormatError, in_a_sentence
 from lps.lifelong import Lifelong
-from lps.methods import Method
+from lps.methods.base import Method
 from lps.options import shown
 from lps.reading import open_regular, parse_json, read_bytes
 from lps.runs import metrics
@@ -36,11 +36,11 @@ from lps.runs.checkpoint import decode, encode
 from lps.runs.events import Resumed, Row, TaskReport
 from lps.runs.lock import LOCK
 from lps.runs.loggers import Loggers, Start
-from lps.runs.settings import Settings
+from lps.runs.settings import CONFIG, Settings
 from lps.task import Learnt
 from lps_kernels import __version__
 
-CONFIG, RESULTS, METRICS, MODEL = "config.yaml", "results.json", "metrics.csv", "model.lps"
+RESULTS, METRICS, MODEL = "results.json", "metrics.csv", "model.lps"
 STATE = "state"  # the folder with the state of the task being learnt
 MEMORY = "memory-{}.safetensors"  # what the method keeps beside the network, after so many tasks
 

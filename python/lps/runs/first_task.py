@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from lps.artifact.atomic import is_temporary, write_atomically
-from lps.runs.directory import CONFIG, check_unused
+from lps.runs.directory import check_unused
 from lps.runs.lock import LOCK, locked
 from lps.runs.run import train
-from lps.runs.settings import Settings, first_task_alone, read_settings, settings_from
+from lps.runs.settings import CONFIG, Settings, first_task_alone, read_settings, settings_from
 
 TURNS = ".{}.turns"  # beside the directory of task 1: the lock of those who wait for it
 
