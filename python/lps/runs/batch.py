@@ -97,7 +97,9 @@ def sharing_first_tasks(runs: Sequence[Run]) -> list[Run]:
 
 def cores() -> int:
     """How many this process may use."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS and Windows do not tell
 
 
 def check(output: Path, runs: Iterable[Run]) -> None:

@@ -16,7 +16,6 @@ from functools import cached_property
 from itertools import count
 from math import isfinite, isnan
 from pathlib import Path
-from resource import RUSAGE_SELF, getrusage
 from types import TracebackType
 from typing import Annotated, Any
 
@@ -25,7 +24,7 @@ import torch
 from msgspec import Meta
 
 from lps.artifact.atomic import Log, is_temporary, write_atomically
-from lps.environment import processor
+from lps.environment import peak_memory, processor
 from lps.errors import ConfigError, FileFormatError, in_a_sentence
 from lps.lifelong import Lifelong
 from lps.methods.base import Method
@@ -81,8 +80,7 @@ class Records:
     def add(self, report: TaskReport, digest: str, accuracy: list[float], seconds: float) -> None:
         """Append a task."""
         self.accuracy.append(accuracy)
-        peak = getrusage(RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in kB
-        self.peak_memory_bytes = max(peak, self.peak_memory_bytes or 0)
+        self.peak_memory_bytes = max(peak_memory(), self.peak_memory_bytes or 0)
         self.tasks.append(
             TaskRecord(
                 name=report.name,
