@@ -22,9 +22,8 @@ def main(arguments: list[str]) -> int:
         begin = perf_counter()
         with TemporaryDirectory() as folder:
             case = Case(name, Path(folder))
-            print(
-                f"{name}: learnt in {perf_counter() - begin:.1f} s, {[round(a, 2) for a in case.accuracy]}", flush=True
-            )
+            accuracy = ", ".join(f"{share:.2f}" for share in case.accuracy)
+            print(f"{name}: learnt in {perf_counter() - begin:.1f} s, {accuracy}", flush=True)
             for column, check in COLUMNS.items():
                 begin = perf_counter()
                 try:

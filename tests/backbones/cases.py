@@ -1,4 +1,4 @@
-"""The table's rows (backbones with their inputs), its columns (what is done with each), and why a cell is not passed."""
+"""The table's rows (backbones with their inputs), its columns (what is done with each), why a cell is not passed."""
 
 from __future__ import annotations
 
@@ -178,9 +178,10 @@ def autocasts_cut_out(case: Case) -> None:
 
 
 def commands(case: Case) -> None:
-    """``lps.eval``, ``lps.infer`` and ``lps.export`` (all formats) work on the file."""
+    """``lps.info``, ``lps.eval``, ``lps.infer`` and ``lps.export`` (all formats) work on the file."""
     inputs, kind = case.folder / f"{case.name}.npy", ("--backbone", f"{MODULE}:{case.row.make.__name__}")
     np.save(inputs, case.inputs().numpy())
+    case.run(*command("lps.info", case.file))
     case.run(*command("lps.eval", case.file, *kind))
     case.run(*command("lps.infer", case.file, inputs, "--task", "3", *kind))
     for form in EXPORTERS:

@@ -201,9 +201,8 @@ def pretrained() -> nn.Module:
 
     with torch.random.fork_rng([]), torch.enable_grad():
         torch.manual_seed(5)
-        network = nn.Sequential(
-            _conv(3, 16), nn.MaxPool2d(2), _conv(16, FEATURES), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-        )
+        layers = (_conv(3, 16), nn.MaxPool2d(2), _conv(16, FEATURES), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        network = nn.Sequential(*layers)
         inputs, labels = examples("pretrained", 99)
         whole = nn.Sequential(network, nn.Linear(FEATURES, 4))
         optimizer = torch.optim.Adam(whole.parameters(), 3e-3)
