@@ -13,12 +13,9 @@ share_cores()  # before anything loads torch
 
 import sys
 
-from lps.artifact.read import load
 from lps.cli import COMMANDS, FAILED, Parser, between, guarded, use_device
-from lps.deploy.verify import check_accuracies
 from lps.errors import complain
 from lps.methods.lps.config import PRECISIONS
-from lps.runs.progress import columns, percent
 from lps.runs.settings import MOST_THREADS
 
 PROG = "lps.eval"
@@ -45,6 +42,10 @@ def _main(arguments: list[str]) -> int:
         "--salvage", action="store_true", help="of a damaged file, evaluate the tasks that the damage does not reach"
     )
     options = parser.parse_args(arguments)
+    from lps.artifact.read import load
+    from lps.deploy.verify import check_accuracies
+    from lps.runs.progress import columns, percent
+
     device = use_device(options.device, options.threads)
     net = load(options.file, salvage=options.salvage).to(device)
     digests = ["damaged" if task.damage else "ok" for task in net.learnt]

@@ -16,15 +16,12 @@ from itertools import islice
 from typing import Any
 
 from lps.artifact.atomic import write_atomically
-from lps.artifact.read import load
 from lps.cli import COMMANDS, Parser, between, check_output, guarded, use_device, whole
-from lps.deploy.classify import TEXTS, classify, open_files, unanswered
-from lps.deploy.speed import compare, inputs_to_measure
-from lps.deploy.trial import use_input_shape
 from lps.errors import complain
 from lps.runs.settings import MOST_THREADS
 
 PROG = "lps.infer"
+FORMATS = ("csv", "json")  # those of lps.deploy.classify.TEXTS
 SWITCHES = ("--benchmark", "--dense", "--help", "-h")
 
 
@@ -35,6 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _main(arguments: list[str]) -> int:
     options = _parse(arguments)
+    from lps.artifact.read import load
+    from lps.deploy.classify import TEXTS, classify, open_files, unanswered
+    from lps.deploy.speed import compare, inputs_to_measure
+    from lps.deploy.trial import use_input_shape
+
     output = None if options.output is None else check_output(options.output, [options.file, *options.inputs])
     device = use_device(options.device, options.threads)
     net = load(options.file).to(device)
@@ -66,7 +68,7 @@ def _parse(arguments: list[str]) -> Any:
         "inputs", type=str, nargs="*", default=[], metavar="INPUT", help=".npy files, images, folders of images"
     )
     parser.add_argument("--task", type=whole, required=True, metavar="T", help="the task, counted from 1")
-    parser.add_argument("--format", choices=list(TEXTS), default="csv", help="of the answers")
+    parser.add_argument("--format", choices=FORMATS, default="csv", help="of the answers")
     parser.add_argument("--output", type=str, metavar="PATH", help="file to write; by default the standard output")
     parser.add_argument("--top", type=whole, default=1, metavar="K", help="give the K best classes")
     parser.add_argument("--batch-size", type=between(1, 2**31 - 1), default=128, metavar="N", help="examples at a time")

@@ -22,11 +22,11 @@ from lps.deploy.serving import ServedTask, rows_by_task, run_exact, scatter_logi
 from lps.draft import Draft
 from lps.errors import ConfigError
 from lps.metadata import Metadata
-from lps.methods.lps import LPS
-from lps.methods.lps.config import PATTERNS, PRECISIONS, SHARINGS, LPSConfig
+from lps.methods.lps.config import NORMS, PATTERNS, PRECISIONS, SHARINGS, WHOLE, LPSConfig
+from lps.methods.lps.method import LPS
 from lps.methods.lps.steppers import OptimizerFactory
 from lps.partition import Partition, find_partitions, parameter_of
-from lps.private import NORMS, WHOLE, PrivateTensors, default_norms, find_private
+from lps.private import PrivateTensors, default_norms, find_private
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
 from lps.switch import Switch
@@ -113,8 +113,10 @@ class Lifelong(nn.Module):
             return self.serve(x, task)
         logits: Tensor
         if torch.compiler.is_compiling():  # a graph cannot hold locks: a compiled network is for one thread
-            self.activate(task)
-            logits = self._classify(self.backbone(x), None)
+            from lps import compiled  # noqa: PLC0415 - loads torch's compiler
+
+            compiled.activate(self, task)
+            logits = compiled.classify(self, self.backbone(x), None)
         else:
             number = self._number(task)
             logits = self._classify(self._features(x, number), number)
@@ -137,7 +139,6 @@ class Lifelong(nn.Module):
             self._switch.leave()
         return features
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def activate(self, task: int | None) -> None:
         """Write the weights of a task into the backbone, unless it holds them already."""
         self._switch.change(self._number(task), self._write)
@@ -205,9 +206,8 @@ class Lifelong(nn.Module):
         """The private tensors of a task, by the id() of the backbone's tensors that they replace."""
         return {id(tensor): value for tensor, value in self.private_pairs(task)}
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _classify(self, features: Tensor, task: int | None) -> Tensor:
-        """Logits from the head of a task, by default the active one; never compiled, as it changes per task."""
+        """Logits from the head of a task, by default the active one."""
         if features.shape[-1:] != (self.features,):  # one example without a batch is fine
             self.check_features(features)
         logits: Tensor = self.heads[(task or self.active) - 1](features)

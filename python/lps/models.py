@@ -14,11 +14,10 @@ from typing import Any, ParamSpec
 
 from torch import Tensor, nn
 
+from lps.data.options import SMALLEST_SIDE
 from lps.errors import ConfigError
 
 P = ParamSpec("P")
-
-SMALLEST_SIDE = 16  # of the images of cifar-net: one pixel is left of them after its two pairs of convolutions
 
 
 @dataclass(frozen=True)

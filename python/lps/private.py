@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-NORMS = ("frozen", "per-task")
-WHOLE = "network"  # every task has a copy of the whole backbone
+from lps.methods.lps.config import WHOLE
 
 _NORM_LAYERS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 

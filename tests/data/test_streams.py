@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from lps import models
-from lps.data import BENCHMARKS, Stream, cifar, digits, mnist, stream
+from lps.data import BENCHMARKS, cifar, digits, mnist, stream
 from lps.data.augment import crop_and_flip
-from lps.data.base import Examples, hold_out, of_classes, random
+from lps.data.base import Examples, Stream, hold_out, of_classes, random
 from lps.data.mixed import AsColour
 from lps.data.permuted import Permute, permutation
 from lps.errors import ConfigError, DataError

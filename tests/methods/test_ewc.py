@@ -8,7 +8,8 @@ import pytest
 import torch
 from lps import Lifelong
 from lps.errors import ConfigError, FileFormatError
-from lps.methods.ewc import CENTRE, CHUNK, EWC, FISHER, EWCLearner, EWCOptions, fisher_information, joined
+from lps.methods.ewc import CENTRE, CHUNK, EWC, FISHER, EWCLearner, fisher_information, joined
+from lps.methods.options import EWCOptions
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 

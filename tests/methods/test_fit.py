@@ -12,7 +12,7 @@ import torch
 from lps import Arrays, Lifelong, Listener, Task, load
 from lps.errors import ConfigError, DataError
 from lps.methods import METHODS
-from lps.methods.lps import LPS
+from lps.methods.lps.method import LPS
 from lps.task import batches
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from lps.adapters.examples import VALIDATION, make_task
 from lps.errors import DataError
 from lps.lifelong import Lifelong
-from lps.methods import METHODS, Method
+from lps.methods import METHODS
+from lps.methods.base import Method
 from lps.methods.lps.config import LPSConfig
 from lps.task import Task
 

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lps.data import Raw, raw
+from lps.data import raw
+from lps.data.base import Raw
 from lps.data.inputs import Form, ImageFile, InputFile, input_batches, open_inputs
 from lps.errors import ConfigError
 from lps.lifelong import Lifelong

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from lps.draft import Draft
 from lps.errors import CapacityError, ConfigError, FileFormatError
 from lps.methods.fit import Fit, Learner, Phase, check_examples
+from lps.methods.options import Reads
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
 from lps.runs.metrics import capacity, capacity_per_layer, coded_capacity, density, separate_bytes
@@ -25,14 +26,6 @@ from lps_kernels.owner import MAX_TASKS
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
     from lps.methods.lps.config import LPSConfig, TaskConfig
-
-# Settings of training that every method reads; of the others a method says itself which it reads.
-EVERY_METHOD_USES = frozenset({"epochs", "batch_size", "lr", "schedule", "seed", "precision", "channels_last"})
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """The options of a method that has none."""
 
 
 class TaskLearner(Learner, Protocol):
@@ -51,22 +44,21 @@ class TaskLearner(Learner, Protocol):
 class Method(ABC):
     """Teaches a :class:`lps.Lifelong` network tasks one after another.
 
-    ``config`` holds the settings that methods share, ``own`` those of this method: an instance of ``options``. A method
-    may keep a ``memory`` between tasks beside the network; a run saves it after every task.
+    ``config`` holds the settings that methods share, ``own`` those of this method: an instance of ``reads.options``. A
+    method may keep a ``memory`` between tasks beside the network; a run saves it after every task.
     """
 
     name: ClassVar[str]
-    options: ClassVar[type] = NoOptions
-    uses: ClassVar[frozenset[str]] = frozenset()  # settings that it reads, beside those that every method does
+    reads: ClassVar[Reads]
     forgets: ClassVar[bool] = False  # whether learning a task changes the answers of earlier ones
     at_once: ClassVar[bool] = False  # whether it learns all tasks with the last one, so that none was learnt before it
-    norms: ClassVar[str | None] = None  # what its network must have been made with, if not anything
 
     def __init__(self, net: Lifelong, config: LPSConfig, own: Any = None) -> None:
-        if self.norms not in (None, net.norms):
-            raise ConfigError(f"{self.name}: expected a network made with norms={self.norms!r}, got {net.norms!r}")
+        norms = self.reads.norms
+        if norms not in (None, net.norms):
+            raise ConfigError(f"{self.name}: expected a network made with norms={norms!r}, got {net.norms!r}")
         self.net, self.config = net, config
-        self.own: Any = self.options() if own is None else own
+        self.own: Any = self.reads.options() if own is None else own
         self.memory: dict[str, Any] = {}
 
     @property

@@ -119,7 +119,6 @@ class ChainMethod(Dense):
     """Gives whole units to tasks; ``net`` must be made with ``norms="per-task"``, so that biases are a task's own."""
 
     forgets = False
-    norms = "per-task"
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse a network that is no chain."""

@@ -14,16 +14,14 @@ layers differ in scale; accuracy is that on the validation examples, or on the t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from msgspec import Meta
 from torch import Tensor
 
 from lps.methods.chain import ChainLearner, ChainMethod, modules_in_order
 from lps.methods.fit import Fit, Phase
-from lps.options import option
+from lps.methods.options import READS
 from lps.partition import Partition
 from lps.runs.checkpoint import fitting
 from lps.task import batches
@@ -31,18 +29,6 @@ from lps.task import batches
 TRAIN, FINAL = "train", "final"
 THRESHOLDS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 EXAMPLES = 128  # per batch in which activations are measured
-
-
-@dataclass(frozen=True)
-class CLNPOptions:
-    """How sparse a task is."""
-
-    strength: Annotated[float, Meta(ge=0, le=1e6)] = option(
-        1e-3, "STRENGTH", "of the L1 penalty on weights", expected="a number from 0 to 1e6"
-    )
-    tolerance: Annotated[float, Meta(ge=0, le=1)] = option(
-        0.01, "SHARE", "how much accuracy may fall when units are pruned", expected="a number from 0 to 1"
-    )
 
 
 class CLNPLearner(ChainLearner):
@@ -166,7 +152,7 @@ class CLNP(ChainMethod):
     """Prunes units by their activation."""
 
     name = "clnp"
-    options = CLNPOptions
+    reads = READS[name]
     task_learner = CLNPLearner
 
     def phases(self, number: int) -> list[Phase]:

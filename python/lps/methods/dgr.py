@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any, TypeVar, cast
 
@@ -26,7 +25,8 @@ from torch.nn.functional import cross_entropy
 
 from lps.errors import ConfigError, FileFormatError
 from lps.methods.dense import Dense, DenseLearner, fitting_all
-from lps.options import option, shown
+from lps.methods.options import READS
+from lps.options import shown
 from lps.task import batches
 
 LEAST_VARIANCE = 1e-6  # of outputs, so that inputs which are all the same have a loss
@@ -34,20 +34,6 @@ GENERATOR, SHAPE = "generator", "shape"  # of the memory: the generator's parame
 
 Module = TypeVar("Module", bound=nn.Module)
 Width = Annotated[int, Meta(ge=1, le=1 << 20)]
-
-
-@dataclass(frozen=True)
-class DGROptions:
-    """The generator, and how much replay counts."""
-
-    importance: Annotated[float, Meta(gt=0, le=1)] | None = option(
-        None,
-        "SHARE",
-        "share of the task itself in the loss, beside replay; by default 1/t for task t",
-        expected="a number above 0, up to 1",
-    )
-    hidden: Width = option(400, "N", "hidden units of the generator's two halves", expected="1 to 1048576")
-    latent: Width = option(100, "N", "latent variables of the generator", expected="1 to 1048576")
 
 
 class Generator(nn.Module):
@@ -149,7 +135,7 @@ class DGR(Dense):
     """Replays what a generator makes."""
 
     name = "dgr"
-    options = DGROptions
+    reads = READS[name]
     task_learner = DGRLearner
 
     def load_memory(self, memory: dict[str, Any]) -> None:

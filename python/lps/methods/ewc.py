@@ -14,16 +14,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from msgspec import Meta
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from lps.methods.dense import Dense, DenseLearner, fitting_all, gradients, protected, some_examples
-from lps.options import option
+from lps.methods.options import READS, EWCOptions
 
 # Of the memory: tensors by the names of the parameters.
 FISHER = "fisher"
@@ -32,18 +30,6 @@ CENTRE = "centre"
 Springs = dict[str, Tensor]  # strengths or centres
 
 CHUNK = 256  # examples whose activations are held at once
-
-
-@dataclass(frozen=True)
-class EWCOptions:
-    """Options of :class:`EWC`."""
-
-    strength: Annotated[float, Meta(ge=0, le=1e9)] = option(
-        100.0, "LAMBDA", "how strongly weights are held, lambda of Eq. (3)", expected="a number from 0 to 1e9"
-    )
-    fisher_samples: Annotated[int, Meta(ge=1, le=10**7)] = option(
-        200, "N", "training examples that the Fisher information is taken over", expected="1 to 10,000,000"
-    )
 
 
 class EWCLearner(DenseLearner):
@@ -78,7 +64,7 @@ class EWC(Dense):
     """Holds weights by their Fisher information."""
 
     name = "ewc"
-    options = EWCOptions
+    reads = READS[name]
     own_losses = False  # the Fisher information is that of class probabilities
     task_learner = EWCLearner
 

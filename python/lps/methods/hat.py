@@ -15,11 +15,9 @@ its rate, whatever the gradient, and an embedding has about ten times as far to 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from msgspec import Meta
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -27,7 +25,7 @@ from lps.draft import Draft
 from lps.methods.chain import ChainLearner, ChainMethod, Layer
 from lps.methods.dense import fitting_all
 from lps.methods.fit import Fit
-from lps.options import option
+from lps.methods.options import READS
 from lps.partition import Partition
 from lps.task import Task
 
@@ -37,18 +35,6 @@ if TYPE_CHECKING:
 WEIGHTS = "weights"  # of the memory: also those that no task owns go on from task to task
 EMBEDDING_RATE = 10.0
 MOST_SLOPED, MOST_EMBEDDED = 50.0, 6.0  # bounds of |s e| in the compensation and of |e|, as in section 2.5
-
-
-@dataclass(frozen=True)
-class HATOptions:
-    """How hard gates become, and what opening one costs."""
-
-    smax: Annotated[float, Meta(ge=1, le=1e6)] = option(
-        400.0, "SLOPE", "how hard gates are at the end of an epoch", expected="a number from 1 to 1e6"
-    )
-    c: Annotated[float, Meta(ge=0, le=1e6)] = option(
-        0.75, "COST", "cost of opening units that no task uses yet", expected="a number from 0 to 1e6"
-    )
 
 
 class HATLearner(ChainLearner):
@@ -150,7 +136,7 @@ class HAT(ChainMethod):
     """Learns gates."""
 
     name = "hat"
-    options = HATOptions
+    reads = READS[name]
     task_learner = HATLearner
 
     def load_memory(self, memory: dict[str, Any]) -> None:

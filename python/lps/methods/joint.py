@@ -21,6 +21,7 @@ from lps.methods.afresh import Afresh, AfreshLearner
 from lps.methods.base import Method
 from lps.methods.dense import DenseLearner
 from lps.methods.fit import Fit, Phase
+from lps.methods.options import READS
 from lps.task import Arrays, Batch, Task, length, steps_per_epoch
 
 if TYPE_CHECKING:
@@ -119,8 +120,8 @@ class Joint(Afresh):
     """Learns all tasks with the last one; :meth:`check` must have been called with all of them."""
 
     name = "joint"
+    reads = READS[name]
     at_once = True
-    norms = "frozen"  # one normalisation for all tasks, as they are trained together
     task_learner = JointLearner
 
     def __init__(self, net: Lifelong, config: LPSConfig, own: Any = None) -> None:

@@ -6,14 +6,17 @@ import sys
 from collections.abc import Sequence
 from math import isnan, nan
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from lps.methods.fit import Phase
 from lps.options import one_line
-from lps.runs.directory import RunDirectory
+from lps.runs.bar import Bar, Place
 from lps.runs.events import Listener, Resumed, Row
+
+if TYPE_CHECKING:
+    from lps.methods.fit import Phase
+    from lps.runs.directory import RunDirectory
 
 # Seconds between lines of a log file: at least, for epochs other than the last of a phase; at most, for any line.
 LEAST_SECONDS, MOST_SECONDS = 2.0, 10.0
@@ -30,19 +33,19 @@ class Progress(Listener):
         self.done = 0
         self.begin = self.shown = self.epoch_shown = perf_counter()
         self.terminal = sys.stdout.isatty()
-        self.bar: tqdm[Any] | None = None
+        self.bar: Bar | None = None
 
     def start(self, task: int, name: str, steps: int) -> None:
         """A task of ``steps`` steps begins."""
-        self.label = f"task {task}/{len(self.phases)} {name}"
+        self.number, self.name = f"task {task}/{len(self.phases)}", one_line(name)
+        self.label = f"{self.number} {self.name}"
         self.epochs = {phase.name: phase.epochs for phase in self.phases[task - 1]}
         self.phase, self.epoch, self.accuracy = self.phases[task - 1][0].name, 1, nan
         self.distance_shown = 0.0
         self.seen, self.epoch_begin = 0, perf_counter()
         if self.terminal:
-            form = "{desc} {percentage:3.0f} %|{bar}| {postfix}"
-            self.bar = tqdm(total=steps, file=sys.stdout, leave=False, dynamic_ncols=True, bar_format=form)
-            self.bar.set_description_str(self.label)
+            self.figures: tuple[str, ...] = ()
+            self.bar = Bar(steps, self._shown_place)
 
     def resumed(self, place: Resumed) -> None:
         """Say where learning resumes."""
@@ -96,12 +99,12 @@ class Progress(Listener):
     def _show_epoch(self, row: Row) -> None:
         self.phase, self.epoch, self.accuracy = row.phase, row.epoch, row.accuracy
         place, last = self._place(), row.epoch == self.epochs[row.phase]
-        figures = f"loss {row.loss:.4f}  val {percent(row.accuracy)}  {self._speed(row.samples_per_second)}"
+        accuracy, loss = f"val {percent(row.accuracy)}", f"loss {row.loss:.4f}"
         if self.bar is not None:
-            self.bar.set_description_str(place)
-            self.bar.set_postfix_str(figures)
+            self.figures = (accuracy, loss, f"{row.samples_per_second:,.0f} samples/s")
+            self.bar.refresh()
         elif last or perf_counter() - self.epoch_shown >= LEAST_SECONDS:
-            self._line(f"{place}  {figures}")
+            self._line(f"{place}  {loss}  {accuracy}  {self._speed(row.samples_per_second)}")
             self.epoch_shown = perf_counter()
         self.epoch += 1
         self.seen, self.epoch_begin = 0, perf_counter()
@@ -109,9 +112,16 @@ class Progress(Listener):
     def _place(self) -> str:
         return f"{self.label}  {self.phase} {self.epoch}/{self.epochs[self.phase]}"
 
+    def _shown_place(self) -> Place:
+        phase = f"{self.phase} {min(self.epoch, self.epochs[self.phase])}/{self.epochs[self.phase]}"
+        return Place(self.number, self.name, phase, self._eta(), self.figures)
+
     def _speed(self, samples_per_second: float) -> str:
+        return f"{samples_per_second:,.0f} samples/s  {self._eta()}"
+
+    def _eta(self) -> str:
         seconds = (perf_counter() - self.begin) / max(1, self.done) * (self.steps - self.done)
-        return f"{samples_per_second:,.0f} samples/s  ETA {tqdm.format_interval(seconds)}"
+        return f"ETA {tqdm.format_interval(seconds)}"
 
     def _line(self, text: str) -> None:
         if self.bar is not None:

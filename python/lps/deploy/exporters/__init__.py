@@ -6,18 +6,21 @@ A new format is one file with an ``EXPORTER`` and one line in :data:`EXPORTERS`.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lps.artifact.read import load
-from lps.deploy.exporters import lps_file, onnx_model, torch_program
-from lps.deploy.exporters.base import Exporter
-from lps.deploy.trial import use_input_shape
 from lps.errors import LPSError
+from lps.table import Table
 
-EXPORTERS: dict[str, Exporter] = {
-    "torch": torch_program.EXPORTER,
-    "onnx": onnx_model.EXPORTER,
-    "lps": lps_file.EXPORTER,
-}
+if TYPE_CHECKING:
+    from lps.deploy.exporters.base import Exporter
+
+EXPORTERS: Table[Exporter] = Table(
+    {
+        "torch": "lps.deploy.exporters.torch_program:EXPORTER",
+        "onnx": "lps.deploy.exporters.onnx_model:EXPORTER",
+        "lps": "lps.deploy.exporters.lps_file:EXPORTER",
+    }
+)
 
 
 def default_output(file: Path, task: int, format: str) -> Path:
@@ -30,6 +33,9 @@ def export_file(file: Path, task: int, format: str, output: Path, input_shape: s
 
     ``input_shape`` is needed if the file does not tell it, as in ``3,32,32``.
     """
+    from lps.artifact.read import load
+    from lps.deploy.trial import use_input_shape
+
     exporter = EXPORTERS[format]
     missing = exporter.missing()
     if missing is not None:

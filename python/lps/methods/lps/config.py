@@ -9,12 +9,17 @@ from typing import Any, Literal, TypeVar
 
 from lps.errors import ConfigError
 from lps.options import listed, option, shown
-from lps_kernels.ops.step import PULLS
+
+# As lps_kernels has them; a command's help has no time for importing it. tests/commands/test_help.py compares.
+PULLS = ("gradient", "proximal")
+MAX_TASKS = 127
 
 PATTERNS = ("irregular", "column", "filter", "channel")
 SHARINGS = ("elementwise", "structured")
 SCHEDULES = ("constant", "linear", "cosine")
 SOLVERS = ("admm", "straight-through")
+NORMS = ("frozen", "per-task")
+WHOLE = "network"  # every task has a copy of the whole backbone
 PRECISIONS = ("fp32", "bf16")
 
 # One share for every layer, or a mapping from shell patterns of layer names to shares (the first match counts).
