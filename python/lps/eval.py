@@ -13,10 +13,10 @@ share_cores()  # before anything loads torch
 
 import sys
 
-from lps.artifact.read import load
 from lps.cli import COMMANDS, FAILED, Parser, between, guarded, use_device
 from lps.deploy.verify import check_accuracies
-from lps.errors import complain
+from lps.errors import complain, escaped
+from lps.file_options import add_backbone, add_task, load_for
 from lps.methods.lps.config import PRECISIONS
 from lps.runs.progress import columns, percent
 from lps.runs.settings import MOST_THREADS
@@ -44,30 +44,38 @@ def _main(arguments: list[str]) -> int:
     parser.add_argument(
         "--salvage", action="store_true", help="of a damaged file, evaluate the tasks that the damage does not reach"
     )
+    add_task(parser, required=False)
+    add_backbone(parser)
     options = parser.parse_args(arguments)
     device = use_device(options.device, options.threads)
-    net = load(options.file, salvage=options.salvage).to(device)
-    digests = ["damaged" if task.damage else "ok" for task in net.learnt]
+    net = load_for(options, salvage=options.salvage).to(device)
+    count = len(net.learnt)
+    numbers = [*range(1, count + 1)] if options.task is None else [net.check_task(options.task)]
+    names = {number: escaped(net.learnt[number - 1].name) for number in numbers}
+    damage = {number: net.learnt[number - 1].damage for number in numbers}
+    digests = {number: "damaged" if damage[number] else "ok" for number in numbers}
     problems = [
-        f"task {number} ({task.name}) is lost: {task.damage}; look for a whole copy of {options.file}"
-        for number, task in enumerate(net.learnt, 1)
-        if task.damage
+        f"task {number} ({names[number]}) is lost: {damage[number]}; look for a whole copy of {options.file}"
+        for number in numbers
+        if damage[number]
     ]
     if net.metadata.stream is None:
-        pairs = zip(net.learnt, digests, strict=True)
-        print(columns([("task", "digest"), *((task.name, digest) for task, digest in pairs)]))
+        print(columns([("task", "digest"), *((names[number], digests[number]) for number in numbers)]))
         print(f"\n{options.file} does not name its data: digests were checked, accuracies were not measured")
     else:
-        checks = list(check_accuracies(net, options.file, options.data_dir, options.download, options.precision))
+        net.require_backbone()
+        places = (options.data_dir, options.download)
+        checks = check_accuracies(net, options.file, *places, precision=options.precision, numbers=numbers)
         rows = [
-            (check.name, percent(check.recorded), percent(check.now), digest)
-            for check, digest in zip(checks, digests, strict=True)
+            (names[number], percent(check.recorded), percent(check.now), digests[number])
+            for number, check in zip(numbers, checks, strict=True)
         ]
         print(columns([("task", "recorded", "now", "digest"), *rows]))
-        wrong = [check.name for check in checks if check.differs and options.precision == "fp32"]
+        differ = [number for number, check in zip(numbers, checks, strict=True) if check.differs]
+        wrong = [names[number] for number in differ if options.precision == "fp32"]
         if wrong:
-            names = ", ".join(wrong)
-            problems.append(f"{names}: accuracy differs from the recorded one by more than rounding; check the data")
+            which = ", ".join(wrong)
+            problems.append(f"{which}: accuracy differs from the recorded one by more than rounding; check the data")
     for sentence in problems:
         complain(PROG, sentence)
     return FAILED if problems else 0

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from lps.errors import ConfigError
+from lps.skeleton import Skeleton
 from lps_kernels import View, pack_bits, task_weight
 from lps_kernels.owner import KEPT_BIT, TASK_BITS, free_coordinates, is_kept
 
@@ -144,6 +145,19 @@ class Partition(nn.Module):
         self.w_bar, self.owner, self.tasks, self.spent = state.w_bar, state.owner, state.tasks, state.spent
         self.owner.bitwise_and_(TASK_BITS)
 
+    def drop_last(self) -> int:
+        """Take the last task out; returns how many weights it owned, which are free again.
+
+        The old tensors are replaced, not changed, as by :meth:`commit`.
+        """
+        own = self.owner & TASK_BITS == self.tasks
+        self.w_bar, self.owner = self.w_bar.masked_fill(own, 0), self.owner.masked_fill(own, 0)
+        del self._buffers[f"mask{self.tasks}"]
+        self.tasks -= 1
+        # What each task spent is not known: shares of tasks to come are rounded from what the others own.
+        self.spent = min(self.spent, int((~self.free()).count_nonzero()) / max(1, self.owner.numel()))
+        return int(own.count_nonzero())
+
     def owned_by(self, task: int) -> int:
         """How many weights are the task's own."""
         return int((self.owner & TASK_BITS == task).sum())
@@ -178,6 +192,12 @@ def parameter_of(backbone: nn.Module, name: str) -> nn.Parameter:
 
 def find_partitions(backbone: nn.Module, exclude: Sequence[str]) -> Iterator[Partition]:
     """A partition for every prunable weight that no shell pattern of ``exclude`` matches."""
+    if isinstance(backbone, Skeleton):
+        for name in backbone.layers:
+            weight = backbone.get_parameter(name)
+            check_dtype(name, weight)
+            yield Partition(name, (), weight)
+        return
     names = {id(parameter): name for name, parameter in backbone.named_parameters()}
     places: dict[str, list[tuple[str, str]]] = {name: [] for name in names.values()}
     prunable = set()

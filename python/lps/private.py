@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from lps.skeleton import Skeleton
+
 NORMS = ("frozen", "per-task")
 WHOLE = "network"  # every task has a copy of the whole backbone
 
@@ -24,6 +26,8 @@ def find_private(backbone: nn.Module, norms: str) -> frozenset[str]:
     """The names of the backbone's private tensors: none, all of them, or biases and the parameters and buffers of
     normalisation layers.
     """
+    if isinstance(backbone, Skeleton):
+        return backbone.private
     if norms == "frozen":
         return frozenset()
     if norms == WHOLE:
