@@ -146,7 +146,6 @@ class Lifelong(nn.Module):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def activate(self, task: int | str | None) -> None:
         """Write the weights of a task into the backbone, unless it holds them already."""
-        self.require_backbone()
         self._switch.change(self._number(task), self._write)
 
     def _number(self, task: int | str | None) -> int:
@@ -160,6 +159,7 @@ class Lifelong(nn.Module):
 
     @torch.no_grad()
     def _write(self, task: int) -> None:
+        self.require_backbone()
         for partition, weight in self.prunable():
             partition.compose(task, out=weight)
         for tensor, value in self.private_pairs(task):
@@ -236,6 +236,11 @@ class Lifelong(nn.Module):
         if not 1 <= number <= len(self.learnt):
             raise ConfigError(f"Lifelong: task: expected 1 to {len(self.learnt)}, got {shown(number)}")
         self._refuse_damage(number)
+
+    @property
+    def can_run(self) -> bool:
+        """Whether there is a network, and not only its tensors, as of a file whose network is not known."""
+        return not isinstance(self.backbone, Skeleton)
 
     def require_backbone(self) -> None:
         """Refuse to run a network of which the tensors are known, but not the code."""
@@ -459,7 +464,7 @@ class Lifelong(nn.Module):
             raise ConfigError(f"Lifelong: drop_last: task {self.active} is being learnt; wait until it is done")
         with self._switch.alone():
             freed = drop_last(self)
-        if not isinstance(self.backbone, Skeleton):
+        if self.can_run:
             self.activate(max(number for number, task in enumerate(self.learnt, 1) if not task.damage))
         return freed
 

@@ -216,7 +216,7 @@ def _restored(
     net.requires_grad_(False)
     add_learnt(net, tasks, damaged)
     net.metadata = metadata
-    if not isinstance(backbone, Skeleton):
+    if net.can_run:
         net.activate(max(number for number, task in enumerate(net.learnt, 1) if not task.damage))
     return net.eval()
 
@@ -317,5 +317,5 @@ def _write_common(net: Lifelong, tensors: Mapping[str, Tensor], names: Names) ->
     for name, common in net.common_tensors():
         if name not in net.private_names:
             common.copy_(tensors[names.common(name)])
-    for _, weight in () if isinstance(net.backbone, Skeleton) else net.prunable():
+    for _, weight in net.prunable() if net.can_run else ():
         weight.data = weight.data.contiguous()  # as `learn` leaves it, so that the same kernels run
