@@ -1,4 +1,4 @@
-"""``lps.info``, ``lps.diff`` and ``lps.edit``: what a file holds, how two differ, other names, and the last task gone."""
+"""``lps.info``, ``lps.diff`` and ``lps.edit``: what a file holds, how two differ, and what can be changed in one."""
 
 from __future__ import annotations
 
