@@ -98,7 +98,7 @@ def test_new_names_differ(net: Lifelong) -> None:
         net.rename("birds", "faces")
     for name in ("", None, 3, "half a \udfff"):
         with pytest.raises(ConfigError, match="task: name: expected text that is not empty and is Unicode, got "):
-            replace(toy_task(7), name=name)
+            replace(toy_task(7), name=name)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="task: name: expected text"):
             net.rename(1, name)  # type: ignore[arg-type]
     net.rename("birds", "birds")

@@ -13,12 +13,13 @@ share_cores()  # before anything loads torch
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from lps.artifact.read import load_tensors
 from lps.cli import COMMANDS, REFUSED, Parser, guarded
 from lps.errors import LPSError
-from lps.runs.progress import columns
-from lps.task import Learnt
+
+if TYPE_CHECKING:
+    from lps.task import Learnt
 
 PROG = "lps.diff"
 ALIKE, DIFFERENT = 0, 1
@@ -34,6 +35,9 @@ def _main(arguments: list[str]) -> int:
     parser.add_argument("first", type=str, metavar="A", help="a model.lps")
     parser.add_argument("second", type=str, metavar="B", help="another one")
     options = parser.parse_args(arguments)
+    from lps.artifact.read import load_tensors
+    from lps.runs.progress import columns
+
     try:
         first, second = (load_tensors(file).learnt for file in (options.first, options.second))
     except LPSError as error:

@@ -14,10 +14,8 @@ share_cores()  # before anything loads torch
 import argparse
 import sys
 
-from lps.artifact.read import load_tensors
 from lps.cli import COMMANDS, Parser, check_output, guarded
 from lps.errors import LPSError
-from lps.names import label
 
 PROG = "lps.edit"
 
@@ -38,6 +36,9 @@ def _main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if not (options.rename or options.drop_last):
         parser.error("expected --rename T=NAME or --drop-last, got neither")
+    from lps.artifact.read import load_tensors
+    from lps.names import label
+
     output = check_output(options.output, [])
     net = load_tensors(options.file)
     numbers = [net.check_task(task) for task, _ in options.rename]  # before any has another name

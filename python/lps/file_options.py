@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lps.artifact.read import load
-from lps.backbones import GROUP, find, use_working_directory
-
 if TYPE_CHECKING:
     from lps.cli import Parser
     from lps.lifelong import Lifelong
@@ -24,8 +21,8 @@ def add_backbone(parser: Parser) -> None:
         "--backbone",
         type=str,
         metavar="M:F",
-        help=f"package.module:function that makes the network, if it is your own, or its name in the group {GROUP} of "
-        "an installed package",
+        help="package.module:function that makes the network, if it is your own, or the name under which an installed "
+        "package declares it",
     )
     parser.add_argument(
         "--heads", type=str, metavar="M:F", help="package.module:function(features, classes) that makes your own heads"
@@ -34,6 +31,9 @@ def add_backbone(parser: Parser) -> None:
 
 def load_for(options: Any, *, salvage: bool = False) -> Lifelong:
     """The network of the file that the options name."""
+    from lps.artifact.read import load
+    from lps.backbones import find, use_working_directory
+
     if options.backbone is not None or options.heads is not None:
         use_working_directory()
     heads = None if options.heads is None else find(options.heads)

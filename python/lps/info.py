@@ -13,12 +13,13 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lps.artifact.facts import NetworkFacts, facts_of
-from lps.artifact.read import load_tensors
 from lps.cli import COMMANDS, Parser, guarded
 from lps.errors import escaped, in_a_sentence
-from lps.runs.progress import columns, percent
+
+if TYPE_CHECKING:
+    from lps.artifact.facts import NetworkFacts
 
 PROG = "lps.info"
 
@@ -33,6 +34,9 @@ def _main(arguments: list[str]) -> int:
     parser.add_argument("file", type=str, metavar="FILE", help="a model.lps")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
     options = parser.parse_args(arguments)
+    from lps.artifact.facts import facts_of
+    from lps.artifact.read import load_tensors
+
     facts = facts_of(load_tensors(options.file))
     size = Path(options.file).stat().st_size
     if options.json:
@@ -44,6 +48,8 @@ def _main(arguments: list[str]) -> int:
 
 def _text(file: str, size: int, facts: NetworkFacts) -> str:
     """The facts for people; names of tasks and classes are anybody's, and are escaped."""
+    from lps.runs.progress import columns, percent
+
     network = "the user's own" if facts.architecture is None else f"{facts.architecture} {facts.arguments}"
     stream = "" if facts.stream is None else f"{facts.stream.benchmark}, seed {facts.stream.seed}"
     lines = [

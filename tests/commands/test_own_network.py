@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import lps
 import numpy as np
@@ -68,12 +69,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two files of the user's network: with heads of torch's and with the user's own."""
     place = tmp_path_factory.mktemp("own")
     (place / "own_net.py").write_text(MODULE)
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(MODULE.replace('Path("imported").touch()', ""), names)
     make, head = names["make"], names["head"]
     for file, tasks in (("own", TASKS), ("heads", [replace(TASKS[0], head=head)])):
         torch.manual_seed(0)
-        net = lps.Lifelong(make(), features=16)  # type: ignore[operator]
+        net = lps.Lifelong(make(), features=16)
         for task in tasks:
             net.learn(task, QUICK)
         net.save(place / f"{file}.lps")
