@@ -1,5 +1,8 @@
 """``python -m lps.eval FILE``: check every digest of a file, then every task's accuracy on its test data.
 
+The file names the test data if the tasks are a benchmark's. For data of your own ``--inputs`` and ``--labels`` give the
+examples of one task.
+
 The digests say that the weights are bit for bit as they were learnt. Accuracies are then identical on the machine
 that trained, with the same number of threads. Elsewhere sums are rounded in another order, which can turn only examples
 whose two best logits agree to about six digits: up to one example in a thousand, at least one, may differ.
@@ -14,7 +17,7 @@ share_cores()  # before anything loads torch
 import sys
 
 from lps.cli import COMMANDS, FAILED, Parser, between, guarded, use_device
-from lps.deploy.verify import check_accuracies
+from lps.deploy.verify import accuracy_of_files, check_accuracies
 from lps.errors import complain, escaped
 from lps.file_options import add_backbone, add_task, load_for
 from lps.methods.lps.config import PRECISIONS
@@ -45,8 +48,15 @@ def _main(arguments: list[str]) -> int:
         "--salvage", action="store_true", help="of a damaged file, evaluate the tasks that the damage does not reach"
     )
     add_task(parser, required=False)
+    parser.add_argument(
+        "--inputs", type=str, nargs="+", metavar="INPUT", help="test examples of the task, as lps.infer"
+    )
+    parser.add_argument("--labels", type=str, metavar="LABELS", help=".npy file with the class number of each of them")
     add_backbone(parser)
     options = parser.parse_args(arguments)
+    given = {options.inputs is not None, options.labels is not None}
+    if given != {False} and (given != {True} or options.task is None):
+        parser.error("--inputs: expected --task, --inputs and --labels together")
     device = use_device(options.device, options.threads)
     net = load_for(options, salvage=options.salvage).to(device)
     count = len(net.learnt)
@@ -59,9 +69,14 @@ def _main(arguments: list[str]) -> int:
         for number in numbers
         if damage[number]
     ]
-    if net.metadata.stream is None:
+    if options.inputs is not None:
+        accuracy = accuracy_of_files(net, numbers[0], options.file, options.inputs, options.labels)
+        print(columns([("task", "now", "digest"), (names[numbers[0]], percent(accuracy), digests[numbers[0]])]))
+    elif net.metadata.stream is None:
         print(columns([("task", "digest"), *((names[number], digests[number]) for number in numbers)]))
-        print(f"\n{options.file} does not name its data: digests were checked, accuracies were not measured")
+        print(
+            f"\n{options.file} does not name its data: digests were checked, accuracies were not measured; pass --inputs"
+        )
     else:
         net.require_backbone()
         places = (options.data_dir, options.download)

@@ -64,13 +64,18 @@ INPUTS = inputs_of(TASKS[0])
 MAKE = ("--backbone", "own_net:make")
 
 
+def names_of_module() -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(MODULE.replace('Path("imported").touch()', ""), names)
+    return names
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two files of the user's network: with heads of torch's and with the user's own."""
     place = tmp_path_factory.mktemp("own")
     (place / "own_net.py").write_text(MODULE)
-    names: dict[str, Any] = {}
-    exec(MODULE.replace('Path("imported").touch()', ""), names)
+    names = names_of_module()
     make, head = names["make"], names["head"]
     for file, tasks in (("own", TASKS), ("heads", [replace(TASKS[0], head=head)])):
         torch.manual_seed(0)
@@ -142,6 +147,24 @@ def test_export_torch_with_names(place: Path) -> None:
 def test_eval_and_own_heads(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluation.main(["own.lps", *MAKE, "--task", "birds"]) == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines()[2:3]] == [["birds", "ok"]]
+    labels = np.array(TASKS[1].test.labels)  # type: ignore[union-attr]
+    np.save("birds.npy", inputs_of(TASKS[1]).numpy())
+    np.save("labels.npy", labels)
+    measure = ("--task", "birds", "--inputs", "birds.npy", "--labels", "labels.npy")
+    assert evaluation.main(["own.lps", *MAKE, *measure]) == 0
+    net = lps.load("own.lps", names_of_module()["make"])
+    expected = f"{100 * net.accuracy('birds', TASKS[1].test):.2f}"
+    assert capsys.readouterr().out.splitlines()[2].split() == ["birds", expected, "%", "ok"]
+    for wrong, words in (
+        (labels[:-1], "labels.npy: labels: expected 60, one per example, got 59"),
+        (labels + 1, "labels.npy: labels: expected 0 to 2, got 3"),
+        (labels / 2, "labels.npy: labels: expected whole numbers in one row, got float64 [60]"),
+    ):
+        np.save("labels.npy", wrong)
+        assert words in refused(evaluation, capsys, "own.lps", *MAKE, *measure)
+    assert "--inputs: expected --task, --inputs and --labels together" in refused(
+        evaluation, capsys, "own.lps", *MAKE, *measure[2:]
+    )
     heads = ("--heads", "own_net:head")
     assert infer.main(["heads.lps", *MAKE, *heads, "--task", "faces", "inputs.npy"]) == 0
     assert len(rows(capsys.readouterr().out)) == len(INPUTS)

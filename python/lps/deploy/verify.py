@@ -6,12 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from lps.data import stream
-from lps.errors import FileFormatError, LPSError, in_a_sentence
+from lps.data.files import unlike, unreadable
+from lps.data.inputs import CHECK_PATH
+from lps.data.npy import read_header
+from lps.deploy.classify import classify, open_files
+from lps.deploy.trial import use_input_shape
+from lps.errors import DataError, FileFormatError, LPSError, in_a_sentence
 from lps.lifelong import Lifelong
+from lps.options import shown
+from lps.reading import open_regular, size_of
 from lps.task import Task
+
+EXAMPLES = 200  # in a batch, as in Lifelong.accuracy
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,40 @@ def check_accuracies(
         else AccuracyCheck(None, None, 0)
         for number in numbers
     ]
+
+
+def accuracy_of_files(net: Lifelong, number: int, file: str, inputs: Sequence[str], labels: str) -> float:
+    """Accuracy of a task on the user's own examples: files of inputs, and their class numbers in an .npy file."""
+    net.require_backbone()
+    known = read_labels(Path(labels), net.learnt[number - 1].classes)
+    shape = use_input_shape(net, number, file, None)
+    files, _ = open_files(net, number, shape, inputs)
+    count = sum(map(len, files))
+    if len(known) != count:
+        raise unlike(Path(labels), "labels", f"{count}, one per example", len(known), "give one for each")
+    answers = classify(net, number, files, top=1, batch_size=EXAMPLES, dense=True)
+    return sum(answer["class"] == label for answer, label in zip(answers, known, strict=True)) / count
+
+
+def read_labels(path: Path, classes: int) -> list[int]:
+    """The class numbers in an .npy file; everything that its header says is checked first."""
+    try:
+        with open_regular(path) as file:
+            header = read_header(file)
+            if header.dtype.kind not in "iu" or len(header.shape) != 1:
+                got = shown(f"{header.dtype} {list(header.shape)}")
+                raise unlike(path, "labels", "whole numbers in one row", got, "write them with numpy.save")
+            if size_of(file) - header.size < header.array_bytes:
+                raise ValueError("it is shorter than its header says")
+            labels = np.frombuffer(file.read(header.array_bytes), header.dtype)
+    except DataError:
+        raise
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error, CHECK_PATH) from None
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if len(wrong):
+        raise unlike(path, "labels", f"0 to {classes - 1}", int(wrong[0]), "count classes from 0")
+    return [int(label) for label in labels]
 
 
 def _checked(net: Lifelong, number: int, task: Task, recorded: float, file: str, precision: str) -> AccuracyCheck:
