@@ -74,9 +74,7 @@ def _main(arguments: list[str]) -> int:
         print(columns([("task", "now", "digest"), (names[numbers[0]], percent(accuracy), digests[numbers[0]])]))
     elif net.metadata.stream is None:
         print(columns([("task", "digest"), *((names[number], digests[number]) for number in numbers)]))
-        print(
-            f"\n{options.file} does not name its data: digests were checked, accuracies were not measured; pass --inputs"
-        )
+        print(f"\n{options.file} does not name its data: digests were checked, accuracies were not measured")
     else:
         net.require_backbone()
         places = (options.data_dir, options.download)

@@ -68,7 +68,7 @@ class Partition(nn.Module):
         self.places = tuple(places)  # (module, attribute) wherever the weight is used: more than one if it is tied
         self.spent = 0.0  # sum of the tasks' alpha, for cumulative rounding
         # Fresh weights are drawn with the standard deviation of the backbone's own initialisation.
-        known = weight.numel() and not weight.is_meta
+        known = weight.numel() and not weight.is_meta and 0 not in weight.stride()  # not a skeleton's
         self.init_std = float(weight.detach().double().std(correction=0)) if known else 0.0
         self.tasks = 0
         self.register_buffer("owner", torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device))

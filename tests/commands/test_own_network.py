@@ -147,7 +147,7 @@ def test_export_torch_with_names(place: Path) -> None:
 def test_eval_and_own_heads(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluation.main(["own.lps", *MAKE, "--task", "birds"]) == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines()[2:3]] == [["birds", "ok"]]
-    labels = np.array(TASKS[1].test.labels)  # type: ignore[union-attr]
+    labels = TASKS[1].test.labels.numpy()  # type: ignore[union-attr]
     np.save("birds.npy", inputs_of(TASKS[1]).numpy())
     np.save("labels.npy", labels)
     measure = ("--task", "birds", "--inputs", "birds.npy", "--labels", "labels.npy")
