@@ -72,11 +72,11 @@ def _main(arguments: list[str]) -> int:
     if options.inputs is not None:
         accuracy = accuracy_of_files(net, numbers[0], options.file, options.inputs, options.labels)
         print(columns([("task", "now", "digest"), (names[numbers[0]], percent(accuracy), digests[numbers[0]])]))
-    elif net.metadata.stream is None:
+    elif net.metadata.stream is None or not net.can_run:
         print(columns([("task", "digest"), *((names[number], digests[number]) for number in numbers)]))
-        print(f"\n{options.file} does not name its data: digests were checked, accuracies were not measured")
+        why = "does not name its data" if net.metadata.stream is None else "does not hold its network (--backbone)"
+        print(f"\n{options.file} {why}: digests were checked, accuracies were not measured")
     else:
-        net.require_backbone()
         places = (options.data_dir, options.download)
         checks = check_accuracies(net, options.file, *places, precision=options.precision, numbers=numbers)
         rows = [

@@ -35,7 +35,10 @@ def drop_last(net: Lifelong) -> int:
             f"Lifelong: drop_last: expected another task that is left, got none beside task {left + 1}; begin with a "
             "new network instead"
         )
-    freed = sum(partition.drop_last() for partition, _ in net.prunable())
+    freed = sum(partition.owned_by(left + 1) for partition, _ in net.prunable())
+    states = [(partition, partition.before_last()) for partition, _ in net.prunable()]  # before anything changes
+    for partition, state in states:
+        partition.go_back(state)
     del net.heads[left:], net.private[left:], net.learnt[left:]
     known, stream = net.metadata.accuracy, net.metadata.stream
     net.metadata = replace(

@@ -145,18 +145,13 @@ class Partition(nn.Module):
         self.w_bar, self.owner, self.tasks, self.spent = state.w_bar, state.owner, state.tasks, state.spent
         self.owner.bitwise_and_(TASK_BITS)
 
-    def drop_last(self) -> int:
-        """Take the last task out; returns how many weights it owned, which are free again.
-
-        The old tensors are replaced, not changed, as by :meth:`commit`.
-        """
+    def before_last(self) -> PartitionState:
+        """The state without the last task, whose weights are free in it; for :meth:`go_back`."""
         own = self.owner & TASK_BITS == self.tasks
-        self.w_bar, self.owner = self.w_bar.masked_fill(own, 0), self.owner.masked_fill(own, 0)
-        del self._buffers[f"mask{self.tasks}"]
-        self.tasks -= 1
+        w_bar, owner = self.w_bar.masked_fill(own, 0), self.owner.masked_fill(own, 0)
         # What each task spent is not known: shares of tasks to come are rounded from what the others own.
-        self.spent = min(self.spent, int((~self.free()).count_nonzero()) / max(1, self.owner.numel()))
-        return int(own.count_nonzero())
+        others = int((~free_coordinates(owner)).count_nonzero()) / max(1, owner.numel())
+        return PartitionState(w_bar, owner, self.tasks - 1, min(self.spent, others))
 
     def owned_by(self, task: int) -> int:
         """How many weights are the task's own."""
