@@ -33,6 +33,9 @@ COMMANDS = {
     "report": "show runs and sets of runs as one page with tables and figures, which loads nothing",
     "eval": "check a file's digests and every task's accuracy",
     "export": "cut one task out of a file, for torch, for ONNX or as a file of its own",
+    "info": "list a file's tasks with their classes, shares, accuracies and digests",
+    "diff": "compare two files: which tasks answer alike, and which are in only one of them",
+    "edit": "rename tasks of a file or remove its last one",
     "infer": "classify arrays or images with one task of a file",
 }
 

@@ -18,6 +18,7 @@ from typing import Any
 from lps.artifact.atomic import write_atomically
 from lps.cli import COMMANDS, Parser, between, check_output, guarded, use_device, whole
 from lps.errors import complain
+from lps.file_options import add_backbone, add_task, load_for
 from lps.runs.settings import MOST_THREADS
 
 PROG = "lps.infer"
@@ -32,25 +33,25 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _main(arguments: list[str]) -> int:
     options = _parse(arguments)
-    from lps.artifact.read import load
     from lps.deploy.classify import TEXTS, classify, open_files, unanswered
     from lps.deploy.speed import compare, inputs_to_measure
     from lps.deploy.trial import use_input_shape
 
     output = None if options.output is None else check_output(options.output, [options.file, *options.inputs])
     device = use_device(options.device, options.threads)
-    net = load(options.file).to(device)
-    net.check_task(options.task)
-    shape = use_input_shape(net, options.task, options.file, options.input_shape)
-    files, scaled = open_files(net, options.task, shape, options.inputs)
+    net = load_for(options).to(device)
+    task = net.check_task(options.task)
+    net.require_backbone()
+    shape = use_input_shape(net, task, options.file, options.input_shape)
+    files, scaled = open_files(net, task, shape, options.inputs)
     if scaled:
         print(
             f"{PROG}: {options.file} does not say how images become inputs: pixels are scaled to 0..1", file=sys.stderr
         )
     if options.benchmark:
-        print(compare(net, options.task, inputs_to_measure(net, options.task, shape, files, options.batch_size)))
+        print(compare(net, task, inputs_to_measure(net, task, shape, files, options.batch_size)))
         return 0
-    answers = classify(net, options.task, files, top=options.top, batch_size=options.batch_size, dense=options.dense)
+    answers = classify(net, task, files, top=options.top, batch_size=options.batch_size, dense=options.dense)
     text = TEXTS[options.format](answers)
     if output is None:
         sys.stdout.write(text)
@@ -67,7 +68,7 @@ def _parse(arguments: list[str]) -> Any:
     parser.add_argument(
         "inputs", type=str, nargs="*", default=[], metavar="INPUT", help=".npy files, images, folders of images"
     )
-    parser.add_argument("--task", type=whole, required=True, metavar="T", help="the task, counted from 1")
+    add_task(parser)
     parser.add_argument("--format", choices=FORMATS, default="csv", help="of the answers")
     parser.add_argument("--output", type=str, metavar="PATH", help="file to write; by default the standard output")
     parser.add_argument("--top", type=whole, default=1, metavar="K", help="give the K best classes")
@@ -79,6 +80,7 @@ def _parse(arguments: list[str]) -> Any:
     parser.add_argument(
         "--threads", type=between(1, MOST_THREADS), metavar="N", help="threads of torch; by default torch's choice"
     )
+    add_backbone(parser)
     options = parser.parse_args(_options_first(arguments))
     if options.benchmark and (options.output or options.dense):
         parser.error("--benchmark: it classifies nothing and measures both networks; leave out --output and --dense")

@@ -21,14 +21,18 @@ from lps.deploy.extraction.formats import Target
 from lps.deploy.serving import ServedTask, rows_by_task, run_exact, scatter_logits, validate_tasks
 from lps.draft import Draft
 from lps.errors import ConfigError
+from lps.life import drop_last, rename
 from lps.metadata import Metadata
 from lps.methods.lps.config import NORMS, PATTERNS, PRECISIONS, SHARINGS, WHOLE, LPSConfig
 from lps.methods.lps.method import LPS
 from lps.methods.lps.steppers import OptimizerFactory
+from lps.names import label, number_of
+from lps.options import shown
 from lps.partition import Partition, find_partitions, parameter_of
 from lps.private import PrivateTensors, default_norms, find_private
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
+from lps.skeleton import Skeleton
 from lps.switch import Switch
 from lps.task import Learnt, Task, TaskData, batches
 from lps_kernels.cutout import Cutout
@@ -43,6 +47,8 @@ class Lifelong(nn.Module):
     and normalisation layers are not frozen: every task learns its own copy of them; with ``norms="network"`` every task
     has a copy of the whole backbone, and nothing is split. The backbone's code is not changed:
     a task runs by writing its weights into the backbone's own parameters.
+
+    A task is meant by its number, counted from 1, or by its name.
 
     Several threads may call a network in eval mode at once, with any tasks.
     """
@@ -104,12 +110,12 @@ class Lifelong(nn.Module):
             if value not in choices:
                 raise ConfigError(f"Lifelong: {name}: expected one of {', '.join(choices)}, got {value}")
 
-    def forward(self, x: Tensor, task: int | Sequence[int] | Tensor | None = None) -> Tensor:
-        """Logits of a task, counted from 1; without ``task``, of the task that ran or was learnt last.
+    def forward(self, x: Tensor, task: int | str | Sequence[int | str] | Tensor | None = None) -> Tensor:
+        """Logits of a task; without ``task``, of the task that ran or was learnt last.
 
-        A task per example (a list, or a tensor of whole numbers) goes to :meth:`serve`.
+        A task per example (a list of numbers or names, or a tensor of whole numbers) goes to :meth:`serve`.
         """
-        if not (task is None or isinstance(task, int)):
+        if not (task is None or isinstance(task, int | str)):
             return self.serve(x, task)
         logits: Tensor
         if torch.compiler.is_compiling():  # a graph cannot hold locks: a compiled network is for one thread
@@ -139,22 +145,22 @@ class Lifelong(nn.Module):
             self._switch.leave()
         return features
 
-    def activate(self, task: int | None) -> None:
+    def activate(self, task: int | str | None) -> None:
         """Write the weights of a task into the backbone, unless it holds them already."""
         self._switch.change(self._number(task), self._write)
 
-    def _number(self, task: int | None) -> int:
+    def _number(self, task: int | str | None) -> int:
         """The checked number of a task; for None, of the task that ran or was learnt last."""
         if not self.heads:
             raise ConfigError("Lifelong: task: expected at least one learnt task, got none; call learn first")
-        if task is None:
-            task = self.active or len(self.learnt)
+        number = self.active or len(self.learnt) if task is None else number_of(self.learnt, task)
         if not self.learning:
-            self.check_task(task)
-        return task
+            self._check_number(number)
+        return number
 
     @torch.no_grad()
     def _write(self, task: int) -> None:
+        self.require_backbone()
         for partition, weight in self.prunable():
             partition.compose(task, out=weight)
         for tensor, value in self.private_pairs(task):
@@ -167,6 +173,7 @@ class Lifelong(nn.Module):
 
         Unless the draft is committed by the end of the block, the network is restored to its state before the block.
         """
+        self.require_backbone()
         self.refuse_damaged()
         before = self._switch.begin_learning(len(self.learnt) + 1)
         draft = None
@@ -183,7 +190,7 @@ class Lifelong(nn.Module):
                 self.activate(len(self.learnt) if committed else before)
 
     @torch.no_grad()
-    def serve(self, x: Tensor, tasks: Sequence[int] | Tensor) -> Tensor:
+    def serve(self, x: Tensor, tasks: Sequence[int | str] | Tensor) -> Tensor:
         """Logits with one task per example, from the one copy of the weights.
 
         Examples of one task run as one batch. No weights are written, so changing tasks between calls costs nothing.
@@ -191,9 +198,9 @@ class Lifelong(nn.Module):
         """
         if self.learning:
             raise ConfigError("Lifelong: task: a task per example is not available during learn()")
-        rows = rows_by_task(validate_tasks(tasks, len(x)), x.device)
-        for task in rows:
-            self.check_task(task)
+        each = validate_tasks(tasks, len(x))
+        numbers = {task: self.check_task(task) for task in set(each)}
+        rows = rows_by_task([numbers[task] for task in each], x.device)
         logits = []
         for task, places in rows.items():
             with ServedTask(self.prunable(), task, self._replaced(task)):
@@ -219,11 +226,26 @@ class Lifelong(nn.Module):
             expected = f"a backbone that gives [examples, {self.features}]"
             raise ConfigError(f"Lifelong: features: expected {expected}, got {list(features.shape)}")
 
-    def check_task(self, task: int) -> None:
-        """Refuse a task that has not been learnt, or was lost with a damaged file."""
-        if not 1 <= task <= len(self.learnt):
-            raise ConfigError(f"Lifelong: task: expected 1 to {len(self.learnt)}, got {task}")
-        self._refuse_damage(task)
+    def check_task(self, task: int | str) -> int:
+        """The number of a task; refuses one that has not been learnt, or was lost with a damaged file."""
+        number = number_of(self.learnt, task)
+        self._check_number(number)
+        return number
+
+    def _check_number(self, number: int) -> None:
+        if not 1 <= number <= len(self.learnt):
+            raise ConfigError(f"Lifelong: task: expected 1 to {len(self.learnt)}, got {shown(number)}")
+        self._refuse_damage(number)
+
+    @property
+    def can_run(self) -> bool:
+        """Whether there is a network, and not only its tensors, as of a file whose network is not known."""
+        return not isinstance(self.backbone, Skeleton)
+
+    def require_backbone(self) -> None:
+        """Refuse to run a network of which the tensors are known, but not the code."""
+        if isinstance(self.backbone, Skeleton):
+            self.backbone.refuse()
 
     def refuse_damaged(self) -> None:
         """Refuse a network that was salvaged from a damaged file and has lost tasks."""
@@ -234,7 +256,7 @@ class Lifelong(nn.Module):
         learnt = self.learnt[task - 1]
         if learnt.damage:
             raise ConfigError(
-                f"Lifelong: task {task} ({learnt.name}) could not be salvaged: {learnt.damage}; load a whole copy of it"
+                f"Lifelong: {label(task, learnt.name)} could not be salvaged: {learnt.damage}; load a whole copy of it"
             )
 
     def prunable(self) -> Iterator[tuple[Partition, nn.Parameter]]:
@@ -371,7 +393,7 @@ class Lifelong(nn.Module):
     @torch.no_grad()
     def accuracy(
         self,
-        task: int,
+        task: int | str,
         examples: TaskData,
         batch_size: int = 200,
         *,
@@ -384,20 +406,20 @@ class Lifelong(nn.Module):
         """
         if precision not in PRECISIONS:
             raise ConfigError(f"Lifelong: precision: expected one of {', '.join(PRECISIONS)}, got {precision}")
-        self._number(task)  # refused before the modes change: another thread may be learning
+        number = self._number(task)  # refused before the modes change: another thread may be learning
         device = next(self.parameters()).device
         right = total = 0
         context = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
         with self.keep_modes(), context:
             self.eval()
             for inputs, labels in batches(examples, batch_size, loader=loader):
-                logits, wanted = self(inputs.to(device), task=task), labels.to(device)
+                logits, wanted = self(inputs.to(device), task=number), labels.to(device)
                 hits = (logits > 0) == (wanted > 0.5) if wanted.dim() == 2 else logits.argmax(1) == wanted
                 right += int(hits.sum())
                 total += hits.numel()
         return right / total if total else float("nan")
 
-    def extract(self, task: int, *, batch_size: int = 128, portable: bool = False) -> Cutout:
+    def extract(self, task: int | str, *, batch_size: int = 128, portable: bool = False) -> Cutout:
         """Cut one task out: a plain module that maps inputs to its logits, smaller and faster than this network.
 
         It needs ``lps_kernels`` and torch, and gives the same logits up to rounding: normalisations are folded and
@@ -410,15 +432,45 @@ class Lifelong(nn.Module):
         """
         if self.learning:
             raise ConfigError(f"Lifelong: extract: task {self.active} is being learnt; wait until it is done")
-        self.check_task(task)
+        number = self.check_task(task)
+        self.require_backbone()
         if type(batch_size) is not int or batch_size < 1:
             raise ConfigError(
                 f"Lifelong: extract: batch_size: expected a whole number of at least 1, got {batch_size!r}"
             )
-        return extract(self, task, Target(batch_size, portable, next(self.parameters()).device))
+        return extract(self, number, Target(batch_size, portable, next(self.parameters()).device))
 
-    def digest(self, task: int) -> str:
+    def export(self, task: int | str, path: str | Path, format: str | None = None) -> str:
+        """Write one task for use elsewhere, as ``python -m lps.export`` does: ``torch`` (.pt2), ``onnx`` or ``lps``.
+
+        By default the format is that of the path's ending. Says what was checked before the file was written.
+        """
+        from lps.deploy.exporters import export_task  # noqa: PLC0415  it needs this module
+
+        return export_task(self, task, Path(path), format)
+
+    def rename(self, task: int | str, name: str) -> None:
+        """Give a task another name; its answers and its digest stay as they are."""
+        if self.learning:
+            raise ConfigError(f"Lifelong: rename: task {self.active} is being learnt; wait until it is done")
+        rename(self, task, name)
+
+    def drop_last(self) -> int:
+        """Remove the last task; returns how many weights it owned, which are free again.
+
+        All other tasks stay as they are, to the bit. Earlier tasks cannot be removed: later ones reuse their weights.
+        """
+        if self.learning:
+            raise ConfigError(f"Lifelong: drop_last: task {self.active} is being learnt; wait until it is done")
+        with self._switch.alone():
+            freed = drop_last(self)
+        if self.can_run:
+            self.activate(max(number for number, task in enumerate(self.learnt, 1) if not task.damage))
+        return freed
+
+    def digest(self, task: int | str) -> str:
         """sha256 over the task's composed weights, its head and the common tensors, with their names and shapes."""
+        number = number_of(self.learnt, task)
         digest = hashlib.sha256()
 
         def add(name: str, tensor: Tensor) -> None:
@@ -429,11 +481,11 @@ class Lifelong(nn.Module):
         with torch.no_grad():
             for partition, _ in self.prunable():
                 weight = torch.empty_like(partition.w_bar)
-                partition.compose(task, out=weight)
+                partition.compose(number, out=weight)
                 add(partition.name, weight)
-        for name, tensor in self.tensors_of(task):
+        for name, tensor in self.tensors_of(number):
             add(name, tensor)
-        for name, tensor in self.heads[task - 1].state_dict().items():
+        for name, tensor in self.heads[number - 1].state_dict().items():
             add(f"head.{name}", tensor)
         return digest.hexdigest()
 

@@ -68,6 +68,11 @@ def register(name: str) -> Callable[[Callable[P, tuple[nn.Module, int]]], Callab
     return decorate
 
 
+def is_registered(name: str, build: Callable[..., object] | None = None) -> bool:
+    """Whether there is a network of this name; with ``build``, whether this is the function that makes it."""
+    return name in _BUILDERS and build in (None, _BUILDERS[name])
+
+
 def create(name: str, /, **arguments: Any) -> nn.Module:
     """Make the network of this name; unknown names and wrong arguments give a :class:`ConfigError`."""
     if name not in _BUILDERS:

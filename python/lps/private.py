@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from lps.methods.lps.config import WHOLE
+from lps.skeleton import Skeleton
 
 _NORM_LAYERS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
@@ -23,6 +24,8 @@ def find_private(backbone: nn.Module, norms: str) -> frozenset[str]:
     """The names of the backbone's private tensors: none, all of them, or biases and the parameters and buffers of
     normalisation layers.
     """
+    if isinstance(backbone, Skeleton):
+        return backbone.private
     if norms == "frozen":
         return frozenset()
     if norms == WHOLE:

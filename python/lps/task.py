@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
 from lps.errors import ConfigError, DataError
+from lps.names import check_name
 
 Batch = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -93,6 +94,7 @@ class Task:
 
     def __post_init__(self) -> None:
         """Refuse fields that contradict each other."""
+        check_name(self.name)
         if type(self.classes) is not int or self.classes < 1:
             raise DataError(f"task {self.name}: classes: expected a whole number of at least 1, got {self.classes!r}")
         for name, values in (("class_names", self.class_names or None), ("class_weights", self.class_weights)):

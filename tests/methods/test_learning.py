@@ -496,7 +496,9 @@ def test_reuse_helps_when_the_tasks_are_alike() -> None:
     for beta in (0.0, 0.9):
         net, task = toy_net(), toy_task(1)
         net.learn(task, LPSConfig(alpha=0.9, epochs=(4, 6, 4), batch_size=32, lr=1e-2))
-        net.learn(task, LPSConfig(alpha=0.02, beta=beta, epochs=(4, 6, 4), batch_size=32, lr=1e-2))
+        net.learn(
+            replace(task, name="again"), LPSConfig(alpha=0.02, beta=beta, epochs=(4, 6, 4), batch_size=32, lr=1e-2)
+        )
         accuracy[beta] = net.accuracy(2, task.test)
     assert accuracy[0.9] > accuracy[0.0] + 0.05
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 def save(net: Lifelong, path: Path) -> None:
     """Write all tasks of a network into one file, atomically: a failure leaves an existing file as it was."""
     _check(net)
-    tensors = dict(_tensors(net))
+    tensors = dict(tensors_of(net))
     stored = {
         name: Stored(dtype_name(tensor), list(tensor.shape), "raw", sha256(tensor)) for name, tensor in tensors.items()
     }
@@ -145,7 +145,7 @@ def _check(net: Lifelong) -> None:
             raise ConfigError(f"save: {name}: expected one of {known}, got {dtype_name(tensor)}")
 
 
-def _tensors(net: Lifelong) -> Iterator[tuple[str, Tensor]]:
+def tensors_of(net: Lifelong) -> Iterator[tuple[str, Tensor]]:
     """All tensors of the file but the checksum, on the CPU, in memory of their own."""
     names = Names(PART)
     for partition, _ in net.prunable():

@@ -151,13 +151,15 @@ class _ComposedBelowAutograd(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def validate_tasks(task: Sequence[int] | Tensor, examples: int) -> list[int]:
-    """The task of every example; refuses anything else."""
+def validate_tasks(task: Sequence[int | str] | Tensor, examples: int) -> list[int | str]:
+    """The task of every example, by number or name; refuses anything else."""
     tasks: object = task.tolist() if hasattr(task, "tolist") else task  # of a tensor or an array
-    whole = isinstance(tasks, Sequence) and all(type(number) is int for number in tasks)
-    if not isinstance(tasks, Sequence) or not whole or len(tasks) != examples:
-        got = str(len(tasks)) if isinstance(tasks, Sequence) and whole else "something else"
-        raise ConfigError(f"Lifelong: task: expected one whole number for each of the {examples} examples, got {got}")
+    known = isinstance(tasks, Sequence) and all(type(number) in (int, str) for number in tasks)
+    if not isinstance(tasks, Sequence) or not known or len(tasks) != examples:
+        got = str(len(tasks)) if isinstance(tasks, Sequence) and known else "something else"
+        raise ConfigError(
+            f"Lifelong: task: expected a whole number or a name for each of the {examples} examples, got {got}"
+        )
     return list(tasks)
 
 

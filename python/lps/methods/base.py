@@ -17,6 +17,7 @@ from lps.draft import Draft
 from lps.errors import CapacityError, ConfigError, FileFormatError
 from lps.methods.fit import Fit, Learner, Phase, check_examples
 from lps.methods.options import Reads
+from lps.names import check_new_name
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
 from lps.runs.metrics import capacity, capacity_per_layer, coded_capacity, density, separate_bytes
@@ -103,6 +104,7 @@ class Method(ABC):
         """Learn one more task; if that fails, the network does not change."""
         net, number = self.net, len(self.net.learnt) + 1
         config = self.task_config(number)
+        check_new_name(net.learnt, task.name)
         check_examples(task)
         with net.transaction() as draft, _all_generators_kept(), net.keep_modes():
             # A seed per task: a later task does not depend on how many random numbers the earlier ones drew.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,11 +17,14 @@ from torch import Tensor, nn
 from lps.artifact.atomic import write_atomically
 from lps.deploy.trial import checked_difference, random_inputs
 from lps.lifelong import Lifelong
+from lps.task import Learnt
 
 BATCH = 5  # to export and check with; above 1, which exporters take for a constant
 
 Run = Callable[[Tensor], Tensor]
-Convert = Callable[[nn.Module, Tensor], tuple[bytes, Run]]  # from a network and inputs: content of a file, its answers
+Labels = dict[str, str]  # facts that go with a network into a file that has room for them
+# From a network, inputs and labels: content of a file, its answers.
+Convert = Callable[[nn.Module, Tensor, Labels], tuple[bytes, Run]]
 
 
 def _nothing_missing() -> str | None:
@@ -47,7 +51,7 @@ def write_portable(net: Lifelong, task: int, output: Path, convert: Convert) -> 
     assert net.metadata.input_shape is not None
     inputs = random_inputs(net, task, net.metadata.input_shape, BATCH)
     with quiet():
-        content, run = convert(net.extract(task, portable=True), inputs)
+        content, run = convert(net.extract(task, portable=True), inputs, labels_of(net.learnt[task - 1]))
     # One example too: the batch size must not have become a constant.
     difference = max(
         checked_difference(f"task {task}: the exported network", run(batch), net(batch, task=task))
@@ -55,6 +59,12 @@ def write_portable(net: Lifelong, task: int, output: Path, convert: Convert) -> 
     )
     write_atomically(output, content)
     return f"differs from the network by {difference:.1e} of its largest logit at most"
+
+
+def labels_of(task: Learnt) -> Labels:
+    """What the answers of a task mean: its name and, if they have names, its classes as a JSON list."""
+    labels = {"task": task.name}
+    return {**labels, "class_names": json.dumps(task.class_names)} if task.class_names else labels
 
 
 def to_program(model: nn.Module, inputs: Tensor) -> torch.export.ExportedProgram:

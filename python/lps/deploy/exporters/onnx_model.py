@@ -8,14 +8,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from lps.deploy.exporters.base import Exporter, Run, to_program, write_portable
+from lps.deploy.exporters.base import Exporter, Labels, Run, to_program, write_portable
 from lps.errors import ConfigError
 
 OPSET = 18
 PROTOBUF_BYTES = 2**31  # a protobuf message, so also an ONNX file without others beside it, is smaller than this
 
 
-def _convert(model: nn.Module, inputs: Tensor) -> tuple[bytes, Run]:
+def _convert(model: nn.Module, inputs: Tensor, labels: Labels) -> tuple[bytes, Run]:
     """The content of the file, and what ONNX Runtime answers with it."""
     import onnx  # noqa: PLC0415  an optional extra
     import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415
@@ -36,6 +36,7 @@ def _convert(model: nn.Module, inputs: Tensor) -> tuple[bytes, Run]:
     proto = exported.model_proto
     for node in proto.graph.node:
         del node.metadata_props[:]  # of use to the exporter only
+    onnx.helper.set_model_props(proto, labels)
     foreign = {node.domain for node in proto.graph.node} - {""}
     assert not foreign, f"operators of {foreign} in a portable network"
     content: bytes = proto.SerializeToString()

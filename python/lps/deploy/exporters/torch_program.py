@@ -8,13 +8,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from lps.deploy.exporters.base import Exporter, Run, to_program, write_portable
+from lps.deploy.exporters.base import Exporter, Labels, Run, to_program, write_portable
 
 
-def _convert(model: nn.Module, inputs: Tensor) -> tuple[bytes, Run]:
+def _convert(model: nn.Module, inputs: Tensor, labels: Labels) -> tuple[bytes, Run]:
     """The content of the file, and what it answers once it is loaded again."""
     file = io.BytesIO()
-    torch.export.save(to_program(model, inputs), file)
+    torch.export.save(to_program(model, inputs), file, extra_files=dict(labels))
     file.seek(0)
     return file.getvalue(), torch.export.load(file).module()
 
