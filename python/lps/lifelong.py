@@ -357,7 +357,7 @@ class Lifelong(nn.Module):
         listener: Listener | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> TaskReport:
-        """Learn the next task; if that fails for any reason the network stays as it was.
+        """Learn the next task and leave the network in eval mode; if that fails for any reason, it stays as it was.
 
         ``optimizer`` makes an optimiser, instead of Adam, from the parameters it is given; the weights then go through
         the differentiable composition instead of the fused step. ``listener`` is called at every step and epoch.

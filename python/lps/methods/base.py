@@ -108,7 +108,7 @@ class Method(ABC):
     def learn(
         self, task: Task, *, listener: Listener | None = None, checkpoint: Checkpoint | None = None
     ) -> TaskReport:
-        """Learn one more task; if that fails, the network does not change."""
+        """Learn one more task and leave the network in eval mode; if that fails, the network does not change."""
         net, number = self.net, len(self.net.learnt) + 1
         config = self.task_config(number)
         check_examples(task)
@@ -127,6 +127,7 @@ class Method(ABC):
             finally:
                 learner.close()
             learner.commit(task, fit)
+        net.eval()  # as `load` leaves it: in training mode, dropout would answer at random
         return report
 
     def belongs_to(self, task: Task, config: TaskConfig) -> dict[str, Any]:
