@@ -21,6 +21,7 @@ from lps.deploy.extraction.formats import Target
 from lps.deploy.serving import ServedTask, rows_by_task, run_exact, scatter_logits, validate_tasks
 from lps.draft import Draft
 from lps.errors import ConfigError
+from lps.frozen import find_frozen
 from lps.metadata import Metadata
 from lps.methods.lps import LPS
 from lps.methods.lps.config import PATTERNS, PRECISIONS, SHARINGS, LPSConfig
@@ -39,7 +40,9 @@ class Lifelong(nn.Module):
 
     ``backbone`` maps a batch to ``features`` numbers per example. Its prunable weights (Linear, Conv1d/2d/3d and
     attention projections, except the names that a shell pattern in ``exclude`` matches) are split among the tasks; all
-    its other parameters and its buffers are learnt with task 1 and frozen after it. With ``norms="per-task"`` biases
+    its other parameters and its buffers are learnt with task 1 and frozen after it. Parameters with
+    ``requires_grad=False`` never change, whatever the method; ``frozen`` gives their names instead. With
+    ``norms="per-task"`` biases
     and normalisation layers are not frozen: every task learns its own copy of them; with ``norms="network"`` every task
     has a copy of the whole backbone, and nothing is split. The backbone's code is not changed:
     a task runs by writing its weights into the backbone's own parameters.
@@ -56,6 +59,7 @@ class Lifelong(nn.Module):
         sharing: str = "elementwise",
         exclude: Sequence[str] = (),
         norms: str | None = None,
+        frozen: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(backbone, nn.Module):
@@ -67,11 +71,13 @@ class Lifelong(nn.Module):
         self.exclude = tuple(exclude)
         self.norms = norms = default_norms(backbone) if norms is None else norms
         self.check_settings()
-        found = find_partitions(backbone, exclude)
+        self.frozen = find_frozen(backbone, frozen)
+        found = find_partitions(backbone, exclude, self.frozen)
         self.partitions = nn.ModuleList(() if norms == WHOLE else found)
         if not (len(self.partitions) or norms == WHOLE):
-            raise ConfigError("Lifelong: backbone: expected a Linear, Conv or attention layer to prune, got none")
-        self.private_names = find_private(backbone, norms)
+            why = " that is not frozen (requires_grad=False)" if self.frozen else ""
+            raise ConfigError(f"Lifelong: backbone: expected a Linear, Conv or attention layer to prune{why}, got none")
+        self.private_names = find_private(backbone, norms) - self.frozen
         self.heads = nn.ModuleList()
         self.private = nn.ModuleList()  # one PrivateTensors per task
         self.learnt: list[Learnt] = []
@@ -275,8 +281,9 @@ class Lifelong(nn.Module):
         self.private.append(PrivateTensors(values))
 
     def common_parameters(self) -> list[nn.Parameter]:
-        """The parameters among the common tensors."""
-        return [tensor for _, tensor in self.common_tensors() if isinstance(tensor, nn.Parameter)]
+        """The parameters among the common tensors, without frozen ones."""
+        common = [(name, tensor) for name, tensor in self.common_tensors() if isinstance(tensor, nn.Parameter)]
+        return [tensor for name, tensor in common if name not in self.frozen]
 
     def train(self, mode: bool = True) -> Lifelong:
         """As for any module, but normalisation layers with frozen statistics stay in eval mode."""
@@ -314,6 +321,7 @@ class Lifelong(nn.Module):
             sharing=self.sharing,
             exclude=self.exclude,
             norms=self.norms,
+            frozen=sorted(self.frozen),
         )
 
     def get_extra_state(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -176,8 +176,8 @@ def parameter_of(backbone: nn.Module, name: str) -> nn.Parameter:
     return backbone.get_parameter(name)
 
 
-def find_partitions(backbone: nn.Module, exclude: Sequence[str]) -> Iterator[Partition]:
-    """A partition for every prunable weight that no shell pattern of ``exclude`` matches."""
+def find_partitions(backbone: nn.Module, exclude: Sequence[str], frozen: Container[str] = ()) -> Iterator[Partition]:
+    """A partition for every prunable weight that is not frozen and that no shell pattern of ``exclude`` matches."""
     names = {id(parameter): name for name, parameter in backbone.named_parameters()}
     places: dict[str, list[tuple[str, str]]] = {name: [] for name in names.values()}
     prunable = set()
@@ -197,7 +197,7 @@ def find_partitions(backbone: nn.Module, exclude: Sequence[str]) -> Iterator[Par
                 f"Lifelong: exclude: expected patterns of prunable weights ({', '.join(places)}), got {pattern}"
             )
     for name, uses in places.items():
-        if any(fnmatchcase(name, pattern) for pattern in exclude):
+        if name in frozen or any(fnmatchcase(name, pattern) for pattern in exclude):
             continue
         weight = backbone.get_parameter(name)
         if is_lazy(weight):

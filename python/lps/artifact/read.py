@@ -199,6 +199,7 @@ def _wrapped(part: Part, backbone: nn.Module) -> Lifelong:
             sharing=part.sharing,
             exclude=part.exclude,
             norms=part.norms,
+            frozen=part.frozen,
         )
         check_fit(net, part)
     except (ConfigError, FileFormatError) as error:

@@ -145,6 +145,7 @@ class Method(ABC):
             "pattern": net.pattern,
             "sharing": net.sharing,
             "norms": net.norms,
+            "frozen": sorted(net.frozen) or None,  # states of earlier versions say nothing of it
             "class_weights": None if task.class_weights is None else [float(weight) for weight in task.class_weights],
             "loss": "cross entropy" if task.loss is None else "another",
             "augmentation": task.augment is not None,
