@@ -28,7 +28,7 @@ def register(name: str, *, product: bool, writes: bool) -> None:
     """Give the operator ``lps::name`` its rule on every type of devices."""
     for device in DEVICES:
         rule = partial(_run, name, device, product, writes)
-        LIBRARY.impl(name, rule, autocast_key(device))
+        LIBRARY.impl(name, rule, autocast_key(device))  # type: ignore[no-untyped-call]
 
 
 def _run(name: str, device: str, product: bool, writes: bool, *args: Any, **named: Any) -> Any:

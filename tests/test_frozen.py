@@ -122,7 +122,7 @@ def test_a_new_process_cut_outs_and_exports_answer_alike(tmp_path: Path) -> None
     net = learnt("lps", STEM)
     want, inputs = answers(net, TASKS), inputs_of(TASKS[1])
     net.save(tmp_path / "model.lps")
-    command = [sys.executable, "-c", IN_A_NEW_PROCESS, tmp_path / "model.lps", tmp_path / "answers.pt"]
+    command = [sys.executable, "-c", IN_A_NEW_PROCESS, str(tmp_path / "model.lps"), str(tmp_path / "answers.pt")]
     subprocess.run(command, cwd=Path(__file__).parents[1], env=ENVIRONMENT, check=True)
     *same, cut, served = torch.load(tmp_path / "answers.pt")
     assert all(map(same_bits, same, want))

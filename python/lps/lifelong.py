@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
@@ -364,17 +365,22 @@ class Lifelong(nn.Module):
         optimizer: OptimizerFactory | None = None,
         listener: Listener | None = None,
         checkpoint: Checkpoint | None = None,
+        progress: bool = True,
     ) -> TaskReport:
         """Learn the next task and leave the network in eval mode; if that fails for any reason, it stays as it was.
 
         ``optimizer`` makes an optimiser, instead of Adam, from the parameters it is given; the weights then go through
         the differentiable composition instead of the fused step. ``listener`` is called at every step and epoch.
         ``checkpoint`` keeps the state of the task in a directory; if that holds a state of this task, learning resumes
-        from it.
+        from it. ``progress`` shows how learning goes on the standard error: a bar on a terminal, elsewhere a line now
+        and then.
         """
-        return LPS(self, config or LPSConfig(), optimizer=optimizer).learn(
-            task, listener=listener, checkpoint=checkpoint
-        )
+        method = LPS(self, config or LPSConfig(), optimizer=optimizer)
+        if not progress or sys.stderr is None:  # as in a process without a console
+            return method.learn(task, listener=listener, checkpoint=checkpoint)
+        from lps.runs.progress import learn_with_progress  # noqa: PLC0415 - brings tqdm
+
+        return learn_with_progress(method, task, listener, checkpoint)
 
     @torch.no_grad()
     def accuracy(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -69,7 +70,7 @@ def each_layer() -> Iterator[tuple[nn.Module, Tensor]]:
     torch.manual_seed(0)
     for make, shape in (*SPARSE.values(), *STRUCTURED.values()):
         yield make(), torch.randn(shape)
-    sizes = {"kernel_size": [2, 2], "stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}
+    sizes: dict[str, Any] = {"kernel_size": [2, 2], "stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}
     conv = layers.StructuredConv(torch.randn(7, 20), torch.zeros(7), in_channels=5, out_channels=7, **sizes)
     yield conv, torch.randn(2, 5, 4, 4)
     yield layers.MaxPool2d((2, 2), (2, 2)), torch.randn(2, 3, 4, 4)

@@ -63,8 +63,9 @@ class Layer:
         Of a layer that no units feed, all inputs count.
         """
         shape = self.module.weight.shape
-        fed = self.feeds and those is not None
-        columns = those.repeat_interleave(self.repeats) if fed else these.new_ones(shape[1])
+        if not self.feeds:
+            those = None
+        columns = these.new_ones(shape[1]) if those is None else those.repeat_interleave(self.repeats)
         both = these[:, None] & columns
         return both.view(*both.shape, *[1] * (len(shape) - 2)).expand(shape)
 
