@@ -21,8 +21,9 @@ from lps.deploy.extraction import extract
 from lps.deploy.extraction.formats import Target
 from lps.deploy.serving import ServedTask, rows_by_task, run_exact, scatter_logits, validate_tasks
 from lps.draft import Draft
-from lps.errors import ConfigError
+from lps.errors import ConfigError, complain
 from lps.frozen import find_frozen
+from lps.inventory import Capacity, TaskSummary, capacity, notice, summary, task_summaries
 from lps.metadata import Metadata
 from lps.methods.lps import LPS
 from lps.methods.lps.config import PATTERNS, PRECISIONS, SHARINGS, LPSConfig
@@ -49,6 +50,8 @@ class Lifelong(nn.Module):
     a task runs by writing its weights into the backbone's own parameters.
 
     Several threads may call a network in eval mode at once, with any tasks.
+
+    A line on the standard error says what is split among the tasks and what is not, unless ``quiet``.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Lifelong(nn.Module):
         exclude: Sequence[str] = (),
         norms: str | None = None,
         frozen: Sequence[str] | None = None,
+        quiet: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(backbone, nn.Module):
@@ -84,6 +88,8 @@ class Lifelong(nn.Module):
         self.learnt: list[Learnt] = []
         self.metadata = Metadata()  # saved in the file
         self._switch = Switch()
+        if not quiet:
+            complain("lps", notice(self))
 
     @property
     def active(self) -> int:
@@ -99,6 +105,19 @@ class Lifelong(nn.Module):
     def learning(self) -> bool:
         """Whether a task is being learnt."""
         return self._switch.learning
+
+    @property
+    def tasks(self) -> list[TaskSummary]:
+        """The learnt tasks, with their names, classes, accuracies, shares and densities."""
+        return task_summaries(self)
+
+    def capacity(self) -> Capacity:
+        """How many weights each task owns and how many are free, per layer and in all."""
+        return capacity(self)
+
+    def summary(self) -> str:
+        """A table of the backbone's parameters: which are split among the tasks, which are not and why."""
+        return summary(self)
 
     def check_settings(self) -> None:
         """Refuse an unknown pattern, sharing or norms; the first two may be set anew before each task."""
@@ -323,6 +342,7 @@ class Lifelong(nn.Module):
             exclude=self.exclude,
             norms=self.norms,
             frozen=sorted(self.frozen),
+            quiet=True,
         )
 
     def get_extra_state(self) -> Tensor:

@@ -200,6 +200,7 @@ def _wrapped(part: Part, backbone: nn.Module) -> Lifelong:
             exclude=part.exclude,
             norms=part.norms,
             frozen=part.frozen,
+            quiet=True,
         )
         check_fit(net, part)
     except (ConfigError, FileFormatError) as error:

@@ -127,6 +127,7 @@ class Method(ABC):
             finally:
                 learner.close()
             learner.commit(task, fit)
+            net.metadata.add_validation(number, report.accuracy)
         net.eval()  # as `load` leaves it: in training mode, dropout would answer at random
         return report
 
