@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lps.errors import ConfigError
+from lps.frozen import check_still
 from lps.task import Learnt, Task
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class Draft:
     def __init__(self, net: Lifelong) -> None:
         self._net = net
         self.number = len(net.learnt) + 1
+        if self.number == 1:
+            check_still(net)
         self._metadata = replace(net.metadata)
         self._common = [(name, tensor, tensor.detach().clone()) for name, tensor in net.common_tensors()]
         self._heads = [(tensor, tensor.detach().clone()) for tensor in net.heads.state_dict(keep_vars=True).values()]
@@ -53,8 +56,8 @@ class Draft:
 
         torch's normalisation layers do not update frozen statistics, but a user's module may change its buffers.
         """
-        if self.number > 1:
-            self._restore(lambda name: name not in self._net.private_names)
+        frozen, private = self._net.frozen, self._net.private_names
+        self._restore(lambda name: name in frozen or (self.number > 1 and name not in private))
 
     def commit(self, task: Task, values: Sequence[Tensor], spent: Sequence[float], input_shape: Sequence[int]) -> None:
         """Make the task part of the network; ``values`` are the trained tensors ``v``, one per prunable weight.

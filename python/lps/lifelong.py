@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
@@ -20,7 +21,9 @@ from lps.deploy.extraction import extract
 from lps.deploy.extraction.formats import Target
 from lps.deploy.serving import ServedTask, rows_by_task, run_exact, scatter_logits, validate_tasks
 from lps.draft import Draft
-from lps.errors import ConfigError
+from lps.errors import ConfigError, complain
+from lps.frozen import find_frozen
+from lps.inventory import Capacity, TaskSummary, capacity, notice, summary, task_summaries
 from lps.life import drop_last, rename
 from lps.metadata import Metadata
 from lps.methods.lps.config import NORMS, PATTERNS, PRECISIONS, SHARINGS, WHOLE, LPSConfig
@@ -43,7 +46,9 @@ class Lifelong(nn.Module):
 
     ``backbone`` maps a batch to ``features`` numbers per example. Its prunable weights (Linear, Conv1d/2d/3d and
     attention projections, except the names that a shell pattern in ``exclude`` matches) are split among the tasks; all
-    its other parameters and its buffers are learnt with task 1 and frozen after it. With ``norms="per-task"`` biases
+    its other parameters and its buffers are learnt with task 1 and frozen after it. Parameters with
+    ``requires_grad=False`` never change, whatever the method; ``frozen`` gives their names instead. With
+    ``norms="per-task"`` biases
     and normalisation layers are not frozen: every task learns its own copy of them; with ``norms="network"`` every task
     has a copy of the whole backbone, and nothing is split. The backbone's code is not changed:
     a task runs by writing its weights into the backbone's own parameters.
@@ -51,6 +56,8 @@ class Lifelong(nn.Module):
     A task is meant by its number, counted from 1, or by its name.
 
     Several threads may call a network in eval mode at once, with any tasks.
+
+    A line on the standard error says what is split among the tasks and what is not, unless ``quiet``.
     """
 
     def __init__(
@@ -62,6 +69,8 @@ class Lifelong(nn.Module):
         sharing: str = "elementwise",
         exclude: Sequence[str] = (),
         norms: str | None = None,
+        frozen: Sequence[str] | None = None,
+        quiet: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(backbone, nn.Module):
@@ -73,16 +82,20 @@ class Lifelong(nn.Module):
         self.exclude = tuple(exclude)
         self.norms = norms = default_norms(backbone) if norms is None else norms
         self.check_settings()
-        found = find_partitions(backbone, exclude)
+        self.frozen = find_frozen(backbone, frozen)
+        found = find_partitions(backbone, exclude, self.frozen)
         self.partitions = nn.ModuleList(() if norms == WHOLE else found)
         if not (len(self.partitions) or norms == WHOLE):
-            raise ConfigError("Lifelong: backbone: expected a Linear, Conv or attention layer to prune, got none")
-        self.private_names = find_private(backbone, norms)
+            why = " that is not frozen (requires_grad=False)" if self.frozen else ""
+            raise ConfigError(f"Lifelong: backbone: expected a Linear, Conv or attention layer to prune{why}, got none")
+        self.private_names = find_private(backbone, norms) - self.frozen
         self.heads = nn.ModuleList()
         self.private = nn.ModuleList()  # one PrivateTensors per task
         self.learnt: list[Learnt] = []
         self.metadata = Metadata()  # saved in the file
         self._switch = Switch()
+        if not quiet:
+            complain("lps", notice(self))
 
     @property
     def active(self) -> int:
@@ -98,6 +111,19 @@ class Lifelong(nn.Module):
     def learning(self) -> bool:
         """Whether a task is being learnt."""
         return self._switch.learning
+
+    @property
+    def tasks(self) -> list[TaskSummary]:
+        """The learnt tasks, with their names, classes, accuracies, shares and densities."""
+        return task_summaries(self)
+
+    def capacity(self) -> Capacity:
+        """How many weights each task owns and how many are free, per layer and in all."""
+        return capacity(self)
+
+    def summary(self) -> str:
+        """A table of the backbone's parameters: which are split among the tasks, which are not and why."""
+        return summary(self)
 
     def check_settings(self) -> None:
         """Refuse an unknown pattern, sharing or norms; the first two may be set anew before each task."""
@@ -297,8 +323,9 @@ class Lifelong(nn.Module):
         self.private.append(PrivateTensors(values))
 
     def common_parameters(self) -> list[nn.Parameter]:
-        """The parameters among the common tensors."""
-        return [tensor for _, tensor in self.common_tensors() if isinstance(tensor, nn.Parameter)]
+        """The parameters among the common tensors, without frozen ones."""
+        common = [(name, tensor) for name, tensor in self.common_tensors() if isinstance(tensor, nn.Parameter)]
+        return [tensor for name, tensor in common if name not in self.frozen]
 
     def train(self, mode: bool = True) -> Lifelong:
         """As for any module, but normalisation layers with frozen statistics stay in eval mode."""
@@ -336,6 +363,8 @@ class Lifelong(nn.Module):
             sharing=self.sharing,
             exclude=self.exclude,
             norms=self.norms,
+            frozen=sorted(self.frozen),
+            quiet=True,
         )
 
     def get_extra_state(self) -> Tensor:
@@ -378,17 +407,22 @@ class Lifelong(nn.Module):
         optimizer: OptimizerFactory | None = None,
         listener: Listener | None = None,
         checkpoint: Checkpoint | None = None,
+        progress: bool = True,
     ) -> TaskReport:
-        """Learn the next task; if that fails for any reason the network stays as it was.
+        """Learn the next task and leave the network in eval mode; if that fails for any reason, it stays as it was.
 
         ``optimizer`` makes an optimiser, instead of Adam, from the parameters it is given; the weights then go through
         the differentiable composition instead of the fused step. ``listener`` is called at every step and epoch.
         ``checkpoint`` keeps the state of the task in a directory; if that holds a state of this task, learning resumes
-        from it.
+        from it. ``progress`` shows how learning goes on the standard error: a bar on a terminal, elsewhere a line now
+        and then.
         """
-        return LPS(self, config or LPSConfig(), optimizer=optimizer).learn(
-            task, listener=listener, checkpoint=checkpoint
-        )
+        method = LPS(self, config or LPSConfig(), optimizer=optimizer)
+        if not progress or sys.stderr is None:  # as in a process without a console
+            return method.learn(task, listener=listener, checkpoint=checkpoint)
+        from lps.runs.progress import learn_with_progress  # noqa: PLC0415 - brings tqdm
+
+        return learn_with_progress(method, task, listener, checkpoint)
 
     @torch.no_grad()
     def accuracy(

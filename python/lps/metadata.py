@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import Annotated, Any
 
 import msgspec
@@ -42,12 +43,14 @@ class Metadata:
     """Facts about a network that users of its file need without the data.
 
     ``input_shape`` is that of one example; ``accuracy`` holds the test accuracy of every task of ``stream`` when the
-    file was written; ``user`` is free for anything that JSON can hold.
+    file was written, ``validation`` the accuracy of every task on its validation examples when it was learnt, if it had
+    any; ``user`` is free for anything that JSON can hold.
     """
 
     input_shape: Annotated[list[Size], Meta(max_length=16)] | None = None
     stream: Source | None = None
     accuracy: list[Accuracy] | None = None
+    validation: list[Accuracy | None] | None = None
     from_task: Origin | None = None
     user: dict[str, Any] = field(default_factory=dict)
 
@@ -72,7 +75,14 @@ class Metadata:
 
     def of_task(self, task: int) -> Metadata:
         """The metadata of a network that holds this task alone."""
-        return replace(self, stream=None, accuracy=None, from_task=self.origin(task))
+        validation = None if self.validation is None else self.validation[task - 1 : task]
+        return replace(self, stream=None, accuracy=None, validation=validation, from_task=self.origin(task))
+
+    def add_validation(self, task: int, accuracy: float) -> None:
+        """Note the accuracy of a task that was just learnt; NaN if there is none."""
+        before = [*(self.validation or [])[: task - 1]]
+        unknown = [None] * (task - 1 - len(before))
+        self.validation = [*before, *unknown, None if isnan(accuracy) else accuracy]
 
     def origin(self, task: int) -> Origin:
         """The stream that this task was learnt in, and its number there."""

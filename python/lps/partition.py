@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -185,8 +185,13 @@ def parameter_of(backbone: nn.Module, name: str) -> nn.Parameter:
     return backbone.get_parameter(name)
 
 
-def find_partitions(backbone: nn.Module, exclude: Sequence[str]) -> Iterator[Partition]:
-    """A partition for every prunable weight that no shell pattern of ``exclude`` matches."""
+def prunable_names(module: nn.Module) -> list[str]:
+    """The names of a module's own parameters that can be split, if it has them."""
+    return [name for kind, names in PRUNABLE.items() if isinstance(module, kind) for name in names]
+
+
+def find_partitions(backbone: nn.Module, exclude: Sequence[str], frozen: Container[str] = ()) -> Iterator[Partition]:
+    """A partition for every prunable weight that is not frozen and that no shell pattern of ``exclude`` matches."""
     if isinstance(backbone, Skeleton):
         for name in backbone.layers:
             weight = backbone.get_parameter(name)
@@ -197,11 +202,11 @@ def find_partitions(backbone: nn.Module, exclude: Sequence[str]) -> Iterator[Par
     places: dict[str, list[tuple[str, str]]] = {name: [] for name in names.values()}
     prunable = set()
     for module_name, module in backbone.named_modules():
-        attributes = [a for kind, a in PRUNABLE.items() if isinstance(module, kind)]
+        attributes = prunable_names(module)
         for attribute, parameter in module._parameters.items():
             if parameter is not None:
                 places[names[id(parameter)]].append((module_name, attribute))
-                if any(attribute in group for group in attributes):
+                if attribute in attributes:
                     prunable.add(names[id(parameter)])
     places = {name: uses for name, uses in places.items() if name in prunable}
     if len(exclude) > MOST_EXCLUDED or any(len(pattern) > MOST_EXCLUDED for pattern in exclude):
@@ -212,7 +217,7 @@ def find_partitions(backbone: nn.Module, exclude: Sequence[str]) -> Iterator[Par
                 f"Lifelong: exclude: expected patterns of prunable weights ({', '.join(places)}), got {pattern}"
             )
     for name, uses in places.items():
-        if any(fnmatchcase(name, pattern) for pattern in exclude):
+        if name in frozen or any(fnmatchcase(name, pattern) for pattern in exclude):
             continue
         weight = backbone.get_parameter(name)
         if is_lazy(weight):

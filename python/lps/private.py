@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from lps.methods.lps.config import WHOLE
 from lps.skeleton import Skeleton
 
-_NORM_LAYERS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+NORM_LAYERS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def default_norms(backbone: nn.Module) -> str:
@@ -32,7 +32,7 @@ def find_private(backbone: nn.Module, norms: str) -> frozenset[str]:
         return frozenset(name for name, _ in (*backbone.named_parameters(), *backbone.named_buffers()))
     private = {id(parameter) for name, parameter in backbone.named_parameters() if name.endswith("bias")}
     for module in backbone.modules():
-        if isinstance(module, _NORM_LAYERS):
+        if isinstance(module, NORM_LAYERS):
             private |= {id(tensor) for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))}
     tensors = [*backbone.named_parameters(), *backbone.named_buffers()]
     return frozenset(name for name, tensor in tensors if id(tensor) in private)

@@ -197,9 +197,9 @@ MISFIT = "the backbone does not fit the file: "
 
 MANIFESTS: list[tuple[Edit, str]] = [
     (setter("format", value="other"), "not a model.lps, because its manifest does not say format learn-prune-share"),
-    (setter("version", value=3), "format version 3 was written by a newer version; update the package, which reads 2"),
-    (setter("version", value="2"), "manifest.version: expected 1 to 2, got '2'"),
-    (setter("version", value=0), "manifest.version: expected 1 to 2, got 0"),
+    (setter("version", value=4), "format version 4 was written by a newer version; update the package, which reads 3"),
+    (setter("version", value="2"), "manifest.version: expected 1 to 3, got '2'"),
+    (setter("version", value=0), "manifest.version: expected 1 to 3, got 0"),
     (setter("version", value=1), "manifest: object contains unknown field method"),
     (setter("method", value="single"), "manifest.method: expected lps, got 'single'; update the package"),
     (setter("parts", value=[]), "manifest.parts: expected one for method lps, got 0"),

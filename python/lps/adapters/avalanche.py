@@ -96,6 +96,5 @@ class LPSTraining(SupervisedTemplate):  # type: ignore[misc]
             raise DataError(f"Avalanche: expected experiences with task labels that differ, got {label} twice")
         task = task_of(experience, experience, validation=self.validation, seed=self.method.config.seed)
         self.method.learn(task)
-        self.method.net.eval()
         classes = sorted(int(value) for value in experience.classes_in_this_experience)
         self.model.tasks[label] = len(self.method.learnt), classes

@@ -22,7 +22,8 @@ from lps.partition import MOST_EXCLUDED
 from lps_kernels.ops.bits import packed_size
 
 FORMAT = "learn-prune-share"
-VERSION = 2
+VERSION = 3
+BEFORE_FROZEN = 2  # the version of files without frozen parameters
 METHOD = "lps"
 PART = "net"  # the one network of the method lps; other methods may have several
 CHECKSUM = "checksum"  # the tensor with the sha256 of the manifest, which holds that of every other tensor
@@ -86,8 +87,10 @@ class Made(Record):
     arguments: dict[str, Any]
 
 
-class Part(Record):
-    """One network. ``private`` are the names in ``common`` that every task has a copy of its own of."""
+class Part(Record, omit_defaults=True):
+    """One network. ``private`` are the names in ``common`` that every task has a copy of its own of, ``frozen`` those
+    that no task has learnt.
+    """
 
     name: str
     architecture: Made | None
@@ -99,6 +102,7 @@ class Part(Record):
     layers: list[Layer]
     common: list[Form]
     private: list[str]
+    frozen: list[str] = []  # since version 3; a file in which nothing is frozen is one of version 2
 
 
 class HeadEntry(Record):

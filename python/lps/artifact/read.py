@@ -263,6 +263,8 @@ def _wrapped(part: Part, backbone: nn.Module) -> Lifelong:
             sharing=part.sharing,
             exclude=part.exclude,
             norms=part.norms,
+            frozen=part.frozen,
+            quiet=True,
         )
         check_fit(net, part)
     except (ConfigError, FileFormatError) as error:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lps.artifact.atomic import write_atomically
 from lps.artifact.bits import to_planes
 from lps.artifact.layout import (
+    BEFORE_FROZEN,
     CHECKSUM,
     DTYPES,
     FORMAT,
@@ -84,13 +85,15 @@ def describe(net: Lifelong, stored: dict[str, Stored] | None = None) -> Manifest
         layers=[_layer(partition) for partition, _ in net.prunable()],
         common=common,
         private=[tensor.name for tensor in common if tensor.name in net.private_names],
+        frozen=sorted(net.frozen),
     )
     tasks = [
         TaskEntry(task.name, task.classes, list(task.class_names), task.digest, PART, _head(head, part, task.classes))
         for task, head in zip(net.learnt, net.heads, strict=False)  # a task in learning has a head already
     ]
     metadata = net.metadata.to_json()
-    return Manifest(FORMAT, VERSION, __version__, METHOD, [part], tasks, metadata, stored or {})
+    version = VERSION if net.frozen else BEFORE_FROZEN  # earlier packages read what they can
+    return Manifest(FORMAT, version, __version__, METHOD, [part], tasks, metadata, stored or {})
 
 
 def to_text(manifest: Manifest) -> str:

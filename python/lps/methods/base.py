@@ -101,7 +101,7 @@ class Method(ABC):
     def learn(
         self, task: Task, *, listener: Listener | None = None, checkpoint: Checkpoint | None = None
     ) -> TaskReport:
-        """Learn one more task; if that fails, the network does not change."""
+        """Learn one more task and leave the network in eval mode; if that fails, the network does not change."""
         net, number = self.net, len(self.net.learnt) + 1
         config = self.task_config(number)
         check_new_name(net.learnt, task.name)
@@ -121,6 +121,8 @@ class Method(ABC):
             finally:
                 learner.close()
             learner.commit(task, fit)
+            net.metadata.add_validation(number, report.accuracy)
+        net.eval()  # as `load` leaves it: in training mode, dropout would answer at random
         return report
 
     def belongs_to(self, task: Task, config: TaskConfig) -> dict[str, Any]:
@@ -138,6 +140,7 @@ class Method(ABC):
             "pattern": net.pattern,
             "sharing": net.sharing,
             "norms": net.norms,
+            "frozen": sorted(net.frozen) or None,  # states of earlier versions say nothing of it
             "class_weights": None if task.class_weights is None else [float(weight) for weight in task.class_weights],
             "loss": "cross entropy" if task.loss is None else "another",
             "augmentation": task.augment is not None,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lps.methods.chain import ChainLearner, ChainMethod, modules_in_order
 from lps.methods.fit import Fit, Phase
@@ -99,13 +99,16 @@ class CLNPLearner(ChainLearner):
 
     def _activations(self, values: Tensor) -> list[Tensor]:
         """Per layer what the next one reads of it, as [examples, units, positions]."""
-        found = []
+        found, read = [], True  # whether a layer has read what the latest of ours gave
         modules = {id(layer.module) for layer in self.layers}
         for _, module in modules_in_order(self.net.backbone):
-            if id(module) in modules:
-                found.append(values)
+            if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+                if not read:
+                    found.append(values)
+                read = id(module) not in modules
             values = module(values)
-        found = [*found[1:], values]
+        if not read:
+            found.append(values)
         return [each.reshape(len(each), layer.units, -1) for each, layer in zip(found, self.layers, strict=True)]
 
     def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:

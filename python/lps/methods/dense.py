@@ -76,7 +76,7 @@ class DenseLearner:
     """Trains the whole backbone and the head of one task; a method overrides what it does otherwise.
 
     ``memory`` is what the method's ``memory`` becomes once the task is committed. The shared parameters are those of
-    the backbone, by name.
+    the backbone that are not frozen, by name.
     """
 
     rho = 0.0  # there is no penalty to log
@@ -93,7 +93,7 @@ class DenseLearner:
         for parameter in self.net.parameters():
             parameter.grad = None  # left by a backward pass of the caller
         self._start()
-        self.shared = dict(self.net.backbone.named_parameters())
+        self.shared = dict(trained_of(self.net))
         for parameter in self.shared.values():
             parameter.requires_grad_(True)
             parameter.data = parameter.data.contiguous()
@@ -241,15 +241,20 @@ class DenseLearner:
         self.lr = float(state["lr"])
 
 
+def trained_of(net: Lifelong) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of the backbone that are not frozen."""
+    yield from ((name, tensor) for name, tensor in net.backbone.named_parameters() if name not in net.frozen)
+
+
 def named_trained(net: Lifelong) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of the backbone and of all heads."""
-    yield from net.backbone.named_parameters()
+    """Those, and the parameters of all heads."""
+    yield from trained_of(net)
     yield from net.heads.named_parameters(prefix="heads")
 
 
 def protected(net: Lifelong) -> dict[str, nn.Parameter]:
     """The backbone's parameters that all tasks run with, by name: what a method protects."""
-    found = {name: tensor for name, tensor in net.backbone.named_parameters() if name not in net.private_names}
+    found = {name: tensor for name, tensor in trained_of(net) if name not in net.private_names}
     if not found:
         raise ConfigError(f"Lifelong: norms: expected weights that tasks share, got norms={net.norms}: there are none")
     return found

@@ -158,8 +158,10 @@ def _calls_of_linears(backbone: nn.Module) -> Iterator[dict[nn.Linear, list[Call
     handles = [
         module.register_forward_hook(record)
         for module in backbone.modules()
-        # Not of a subclass, which may compute something else.
-        if type(module) is nn.Linear and all(users[id(tensor)] == 1 for tensor in module.parameters())
+        # Not of a subclass, which may compute something else; frozen layers may have no gradient.
+        if type(module) is nn.Linear
+        and all(users[id(tensor)] == 1 for tensor in module.parameters())
+        and any(tensor.requires_grad for tensor in module.parameters())
     ]
     try:
         yield calls

@@ -54,7 +54,9 @@ class SplitLearner:
             for tensor in (weight, partition.owner, partition.w_bar):
                 tensor.data = tensor.data.contiguous()  # channels-last backbones; the operators write in place
         if self.number == 1:
-            common = [parameter for parameter in net.common_parameters() if parameter.requires_grad]
+            common = net.common_parameters()
+            for parameter in common:
+                parameter.requires_grad_(True)
         else:
             common = self._start_private()
         return [*head.parameters(), *common]

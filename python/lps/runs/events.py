@@ -58,6 +58,33 @@ class Listener:
         """A line for the log."""
 
 
+class Several(Listener):
+    """Tells several listeners, in their order."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self.listeners = listeners
+
+    def start(self, task: int, name: str, steps: int) -> None:
+        """Tell each."""
+        for listener in self.listeners:
+            listener.start(task, name, steps)
+
+    def resumed(self, place: Resumed) -> None:
+        """Tell each."""
+        for listener in self.listeners:
+            listener.resumed(place)
+
+    def step(self, phase: str, examples: int) -> None:
+        """Tell each."""
+        for listener in self.listeners:
+            listener.step(phase, examples)
+
+    def row(self, row: Row) -> None:
+        """Tell each."""
+        for listener in self.listeners:
+            listener.row(row)
+
+
 @dataclass
 class TaskReport:
     """Times, validation accuracies and residuals of a learnt task."""

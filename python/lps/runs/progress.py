@@ -1,43 +1,56 @@
-"""What a run prints: a progress bar on a terminal, plain lines in a log file, a table at the end."""
+"""What learning prints: a progress bar on a terminal, plain lines in a log file, and of a run a table at the end."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from math import isnan, nan
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tqdm import tqdm
 
 from lps.options import one_line
 from lps.runs.bar import Bar, Place
-from lps.runs.events import Listener, Resumed, Row
+from lps.runs.events import Listener, Resumed, Row, Several, TaskReport
 
 if TYPE_CHECKING:
+    from lps.methods.base import Method
     from lps.methods.fit import Phase
+    from lps.runs.checkpoint import Checkpoint
     from lps.runs.directory import RunDirectory
+    from lps.task import Task
 
 # Seconds between lines of a log file: at least, for epochs other than the last of a phase; at most, for any line.
 LEAST_SECONDS, MOST_SECONDS = 2.0, 10.0
 
 
 class Progress(Listener):
-    """Shows the progress of learning, and passes every row on to the run directory.
+    """Shows the progress of learning, and passes every row on to the run directory, if there is one.
 
-    ``phases`` holds the phases per task; ``steps`` is the number of training steps left, over all tasks.
+    ``phases`` holds the phases per task; ``steps`` is the number of training steps left, over all tasks. Without a
+    directory there is no last task.
     """
 
-    def __init__(self, phases: Sequence[Sequence[Phase]], steps: int, directory: RunDirectory) -> None:
+    def __init__(
+        self,
+        phases: Sequence[Sequence[Phase]],
+        steps: int,
+        directory: RunDirectory | None,
+        file: TextIO | None = None,
+    ) -> None:
         self.phases, self.steps, self.directory = phases, steps, directory
+        self.file = file or sys.stdout
         self.done = 0
         self.begin = self.shown = self.epoch_shown = perf_counter()
-        self.terminal = sys.stdout.isatty()
+        self.terminal = self.file.isatty()
         self.bar: Bar | None = None
 
     def start(self, task: int, name: str, steps: int) -> None:
         """A task of ``steps`` steps begins."""
-        self.number, self.name = f"task {task}/{len(self.phases)}", one_line(name)
+        last = f"/{len(self.phases)}" if self.directory else ""
+        self.number, self.name = f"task {task}{last}", one_line(name)
         self.label = f"{self.number} {self.name}"
         self.epochs = {phase.name: phase.epochs for phase in self.phases[task - 1]}
         self.phase, self.epoch, self.accuracy = self.phases[task - 1][0].name, 1, nan
@@ -45,11 +58,12 @@ class Progress(Listener):
         self.seen, self.epoch_begin = 0, perf_counter()
         if self.terminal:
             self.figures: tuple[str, ...] = ()
-            self.bar = Bar(steps, self._shown_place)
+            self.bar = Bar(steps, self.file, self._shown_place)
 
     def resumed(self, place: Resumed) -> None:
         """Say where learning resumes."""
-        self.directory.resumed(place)
+        if self.directory:
+            self.directory.resumed(place)
         self.steps -= place.steps
         self.phase, self.epoch = place.phase, place.epoch
         if self.bar is not None:
@@ -70,7 +84,8 @@ class Progress(Listener):
 
     def row(self, row: Row) -> None:
         """A row for the log, of which some are shown."""
-        self.directory.row(row)
+        if self.directory:
+            self.directory.row(row)
         if row.event == "epoch":
             self._show_epoch(row)
         elif row.event == "pruned":
@@ -89,6 +104,12 @@ class Progress(Listener):
         self.close()
         average = sum(accuracy) / len(accuracy)
         self._line(f"{self.label}  learnt in {seconds:.1f} s  test {percent(accuracy[-1])}  average {percent(average)}")
+
+    def ended(self, report: TaskReport) -> None:
+        """A task is learnt, outside of a run."""
+        self.close()
+        seconds = sum(report.seconds.values())
+        self._line(f"{self.label}  learnt in {seconds:.1f} s  val {percent(report.accuracy)}")
 
     def close(self) -> None:
         """Remove the bar."""
@@ -125,10 +146,26 @@ class Progress(Listener):
 
     def _line(self, text: str) -> None:
         if self.bar is not None:
-            self.bar.write(text, file=sys.stdout)
+            self.bar.write(text, file=self.file)
         else:
-            print(text, flush=True)
+            with suppress(OSError, ValueError):  # a reader that has gone away or a closed stream: learning goes on
+                print(text, file=self.file, flush=True)
         self.shown = perf_counter()
+
+
+def learn_with_progress(
+    method: Method, task: Task, listener: Listener | None, checkpoint: Checkpoint | None
+) -> TaskReport:
+    """Learn a task outside of a run and show the progress on the standard error."""
+    number = len(method.learnt) + 1
+    phases = [method.phases(number)] * number  # of earlier tasks nothing is asked
+    progress = Progress(phases, method.steps(number, task), None, sys.stderr)
+    try:
+        report = method.learn(task, listener=Several(progress, listener or Listener()), checkpoint=checkpoint)
+        progress.ended(report)
+    finally:
+        progress.close()
+    return report
 
 
 def percent(share: float | None, digits: int = 2) -> str:

@@ -118,7 +118,7 @@ def _new_network(settings: Settings, benchmark: Stream) -> Lifelong:
     torch.manual_seed(settings.seed)
     backbone = create(name, **arguments)
     architecture = cast("Architecture", backbone.architecture)
-    return Lifelong(backbone, architecture.features, **_modes(settings))
+    return Lifelong(backbone, architecture.features, **_modes(settings), quiet=True)
 
 
 def _modes(settings: Settings) -> dict[str, str]:
