@@ -39,7 +39,7 @@ def values(net: Lifelong, names: list[str]) -> list[Tensor]:
 
 def learnt(method: str, names: list[str]) -> Lifelong:
     kind = METHODS[method]
-    net = Lifelong(backbone(names), 16, norms=kind.norms or "per-task")
+    net = Lifelong(backbone(names), 16, norms=kind.reads.norms or "per-task")
     learner = kind(net, QUICK)
     learner.check(TASKS)
     for task in TASKS:
@@ -75,7 +75,7 @@ def test_it_stays_with_every_method_and_is_in_the_file_once(method: str, place: 
 @pytest.mark.parametrize("method", ["wsn", "ewc", "si", "lwf", "gem", "dgr", "single", "hat", "supsup"])
 def test_a_method_with_a_memory_goes_on(method: str, tmp_path: Path) -> None:
     kind = METHODS[method]
-    net = Lifelong(backbone(STEM), 16, norms=kind.norms or "per-task")
+    net = Lifelong(backbone(STEM), 16, norms=kind.reads.norms or "per-task")
     learner, before = kind(net, QUICK), values(net, STEM)
     learner.learn(TASKS[0])
     net.save(tmp_path / "model.lps")

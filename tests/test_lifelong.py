@@ -154,7 +154,7 @@ def test_dropout_does_not_answer_at_random_after_learning(method: str) -> None:
     kind = METHODS[method]
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Dropout(0.5), nn.Linear(24, 16), nn.ReLU())
-    learner = kind(Lifelong(backbone, 16, norms=kind.norms or "frozen").train(), QUICK)
+    learner = kind(Lifelong(backbone, 16, norms=kind.reads.norms or "frozen").train(), QUICK)
     tasks = [toy_task(1), toy_task(2)]
     learner.check(tasks)
     for task in tasks:

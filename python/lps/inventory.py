@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch.nn.utils.parametrize import ParametrizationList
 
+from lps.methods.lps.config import WHOLE
 from lps.options import one_line
 from lps.partition import prunable_names
-from lps.private import NORM_LAYERS, WHOLE
+from lps.private import NORM_LAYERS
 from lps.runs.metrics import capacity as owned_shares
 from lps.runs.metrics import density
 

@@ -107,7 +107,8 @@ class ConvNeXtBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
         y = self.scale * self.narrow(F.gelu(self.wide(y)))
-        return x + y.permute(0, 3, 1, 2)
+        summed: Tensor = x + y.permute(0, 3, 1, 2)
+        return summed
 
 
 class Mean(nn.Module):
@@ -208,6 +209,6 @@ def pretrained() -> nn.Module:
         optimizer = torch.optim.Adam(whole.parameters(), 3e-3)
         for _ in range(12):
             optimizer.zero_grad()
-            F.cross_entropy(whole(inputs), labels).backward()
+            F.cross_entropy(whole(inputs), labels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return network
