@@ -46,9 +46,9 @@ def compared(net: Lifelong, task: str) -> Iterator[None]:
         name, (mean, ratio) = max(far.items(), key=lambda item: max(item[1][0] / MEANS, item[1][1] / VARIANCES))
         warnings.warn(
             f"{task}: the statistics of normalisation layer {name}, frozen since task 1, are far from those of the "
-            f"first batch: half of its channels have means {mean:.1f} standard deviations or more away, or variances that "
-            f"differ {ratio:.1f} times or more; later tasks may be learnt much worse. With norms='per-task' (--norms "
-            f"per-task) every task has its own, here {bytes_per_task(net):,} bytes",
+            f"first batch: half of its channels have means {mean:.1f} standard deviations or more away, or variances "
+            f"that differ {ratio:.1f} times or more; later tasks may be learnt much worse. With norms='per-task' "
+            f"(--norms per-task) every task has its own, here {bytes_per_task(net):,} bytes",
             UserWarning,
             stacklevel=2,
         )
