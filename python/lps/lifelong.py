@@ -93,6 +93,7 @@ class Lifelong(nn.Module):
         self.private = nn.ModuleList()  # one PrivateTensors per task
         self.learnt: list[Learnt] = []
         self.metadata = Metadata()  # saved in the file
+        self.warned = False  # of frozen statistics that are far from a task's
         self._switch = Switch()
         if not quiet:
             complain("lps", notice(self))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lps.draft import Draft
 from lps.methods.base import validation_accuracy
 from lps.methods.fit import Fit
+from lps.methods.statistics import compared, is_compiled
 from lps.partition import is_sound
 from lps.runs.checkpoint import fitting
 from lps.task import Task
@@ -35,6 +36,7 @@ class SplitLearner:
         self.device = next(net.parameters()).device
         self.lr = 0.0
         self.others = self._make_trainable(draft)
+        self._compares = self.number > 1 and net.norms == "frozen" and not (net.warned or is_compiled(net.backbone))
         # The common tensors that change meanwhile; buffers of a user's own module are put back after the task.
         self._changing = [
             name
@@ -78,7 +80,12 @@ class SplitLearner:
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits of the task being learnt."""
-        features = self.net.backbone(inputs)
+        if self._compares:
+            self._compares = False
+            with compared(self.net, f"task {self.number} ({self.task.name})"):
+                features = self.net.backbone(inputs)
+        else:
+            features = self.net.backbone(inputs)
         self.net.check_features(features)
         logits: Tensor = self.net.heads[-1](features)
         return logits
