@@ -107,7 +107,8 @@ class ConvNeXtBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
         y = self.scale * self.narrow(F.gelu(self.wide(y)))
-        return x + y.permute(0, 3, 1, 2)
+        features: Tensor = x + y.permute(0, 3, 1, 2)
+        return features
 
 
 class Mean(nn.Module):
@@ -136,7 +137,7 @@ class ViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.patch(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.place
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.place
         features: Tensor = self.norm(self.encoder(x))[:, 0]
         return features
 
@@ -208,6 +209,6 @@ def pretrained() -> nn.Module:
         optimizer = torch.optim.Adam(whole.parameters(), 3e-3)
         for _ in range(12):
             optimizer.zero_grad()
-            F.cross_entropy(whole(inputs), labels).backward()
+            F.cross_entropy(whole(inputs), labels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return network

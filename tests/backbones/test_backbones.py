@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,7 +17,7 @@ def test_the_page_has_the_table() -> None:
 
 
 @pytest.fixture(scope="module", params=ROWS)
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     if request.param == "bert" and find_spec("transformers") is None:
         pytest.skip("transformers is not installed: pip install -c constraints.txt -e '.[examples]'")
     return Case(request.param, Path(tmp_path_factory.mktemp(request.param)))
