@@ -52,7 +52,17 @@ ROWS = {
 }
 
 # Why a cell is not passed, by row and column; a test holds that these cells fail and all others pass.
-WHY: dict[tuple[str, str], str] = {}
+WHY: dict[tuple[str, str], str] = {
+    **dict.fromkeys(
+        [(name, "autocast of the cut-out") for name in ("mobilenet", "convnext", "vit", "lstm")],
+        "The operators of cut-outs have no rule for autocast yet.",
+    ),
+    ("bert", "ONNX Runtime"): "The trial before an export uses random floats, which are no tokens, yet.",
+    **dict.fromkeys(
+        [(name, "commands") for name in ROWS],
+        "The commands run networks that this package makes alone; `--backbone` is yet to come.",
+    ),
+}
 
 
 def examples(name: str, task: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -132,7 +142,7 @@ def extracts(case: Case) -> None:
 
 def exports(case: Case) -> None:
     """ONNX Runtime answers like the network up to rounding."""
-    import onnxruntime  # noqa: PLC0415 - optional
+    import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415 - optional
 
     path = case.folder / f"{case.name}.onnx"
     EXPORTERS["onnx"].write(case.net, 3, path)
