@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tests.backbones import networks
 from tests.backbones.networks import FEATURES
-from tests.command import ENVIRONMENT, command
+from tests.command import ENVIRONMENT
 
 IMAGE, SERIES, TOKENS = (3, 8, 8), (6, 8), (10,)
 CLASSES, COUNT, TASKS = 4, 128, 3
@@ -52,7 +52,17 @@ ROWS = {
 }
 
 # Why a cell is not passed, by row and column; a test holds that these cells fail and all others pass.
-WHY: dict[tuple[str, str], str] = {}
+WHY: dict[tuple[str, str], str] = {
+    **dict.fromkeys(
+        [(name, "autocast of the cut-out") for name in ("mobilenet", "convnext", "vit", "lstm")],
+        "The operators of cut-outs have no rule for autocast yet.",
+    ),
+    ("bert", "ONNX Runtime"): "The trial before an export uses random floats, which are no tokens, yet.",
+    **dict.fromkeys(
+        [(name, "commands") for name in ROWS],
+        "The commands run networks that this package makes alone; `--backbone` is yet to come.",
+    ),
+}
 
 
 def examples(name: str, task: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -132,7 +142,7 @@ def extracts(case: Case) -> None:
 
 def exports(case: Case) -> None:
     """ONNX Runtime answers like the network up to rounding."""
-    import onnxruntime  # noqa: PLC0415 - optional
+    import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415 - optional
 
     path = case.folder / f"{case.name}.onnx"
     EXPORTERS["onnx"].write(case.net, 3, path)
@@ -178,14 +188,18 @@ def autocasts_cut_out(case: Case) -> None:
 
 
 def commands(case: Case) -> None:
-    """``lps.info``, ``lps.eval``, ``lps.infer`` and ``lps.export`` (all formats) work on the file."""
+    """``lps.info``, ``lps.eval``, ``lps.infer`` and ``lps.export`` (all formats) work on the file, one after another in
+    one new process: it is torch's import that takes long.
+    """
     inputs, kind = case.folder / f"{case.name}.npy", ("--backbone", f"{MODULE}:{case.row.make.__name__}")
     np.save(inputs, case.inputs().numpy())
-    case.run(*command("lps.info", case.file))
-    case.run(*command("lps.eval", case.file, *kind))
-    case.run(*command("lps.infer", case.file, inputs, "--task", "3", *kind))
-    for form in EXPORTERS:
-        case.run(*command("lps.export", case.file, "--task", "3", "--format", form, *kind))
+    exports = [["export", case.file, "--task", "3", "--format", form, *kind] for form in EXPORTERS]
+    infer = ["infer", case.file, inputs, "--task", "3", *kind]
+    lines = [["info", case.file], ["eval", case.file, *kind], infer, *exports]
+    program = (
+        "import importlib\nfor name, *rest in %r:\n    assert importlib.import_module(f'lps.{name}').main(rest) == 0"
+    )
+    case.run(sys.executable, "-c", program % [[str(word) for word in line] for line in lines])
 
 
 COLUMNS: dict[str, Callable[[Case], None]] = {

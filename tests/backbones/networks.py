@@ -107,8 +107,8 @@ class ConvNeXtBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
         y = self.scale * self.narrow(F.gelu(self.wide(y)))
-        summed: Tensor = x + y.permute(0, 3, 1, 2)
-        return summed
+        features: Tensor = x + y.permute(0, 3, 1, 2)
+        return features
 
 
 class Mean(nn.Module):
@@ -137,7 +137,7 @@ class ViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.patch(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.place
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.place
         features: Tensor = self.norm(self.encoder(x))[:, 0]
         return features
 
