@@ -101,6 +101,9 @@ def test_new_names_differ(net: Lifelong) -> None:
             replace(toy_task(7), name=name)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="task: name: expected text"):
             net.rename(1, name)  # type: ignore[arg-type]
+    for names in ((1, 2, 3), ("a", "b", "half a \udfff")):
+        with pytest.raises(ConfigError, match="task clouds-7: class_names: expected Unicode text, got "):
+            replace(toy_task(7), class_names=names)  # type: ignore[arg-type]
     net.rename("birds", "birds")
     net.rename(3, "geese")
     assert net.check_task("geese") == 3

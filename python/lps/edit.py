@@ -12,6 +12,7 @@ from lps.environment import share_cores
 share_cores()  # before anything loads torch
 
 import argparse
+import re
 import sys
 
 from lps.cli import COMMANDS, Parser, check_output, guarded
@@ -60,11 +61,12 @@ def _main(arguments: list[str]) -> int:
     return 0
 
 
-def _renaming(text: str) -> tuple[str, str]:
+def _renaming(text: str) -> tuple[int | str, str]:
+    """Digits are always a number here: where that is also the name of another task, this is the way out."""
     task, equals, name = text.partition("=")
     if not (task and equals and name):
         raise argparse.ArgumentTypeError(f"expected T=NAME, as in 3=faces, got {text}")
-    return task, name
+    return (int(task) if re.fullmatch("[0-9]{1,9}", task) else task), name
 
 
 if __name__ == "__main__":

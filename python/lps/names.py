@@ -21,6 +21,13 @@ def check_name(name: object) -> None:
         raise ConfigError(f"task: name: expected text that is not empty and is Unicode, got {shown(repr(name))}")
 
 
+def check_class_names(task: str, names: Sequence[object]) -> None:
+    """Refuse names of classes that no file can hold."""
+    for name in names:
+        if not isinstance(name, str) or not is_unicode(name):
+            raise ConfigError(f"task {escaped(task)}: class_names: expected Unicode text, got {shown(repr(name))}")
+
+
 def check_new_name(learnt: Sequence[Learnt], name: str, own: int = 0) -> None:
     """Refuse a name that another learnt task has; the task that is to have it may have a number already."""
     check_name(name)

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
 from lps.errors import ConfigError, DataError
-from lps.names import check_name
+from lps.names import check_class_names, check_name
 
 Batch = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -95,6 +95,7 @@ class Task:
     def __post_init__(self) -> None:
         """Refuse fields that contradict each other."""
         check_name(self.name)
+        check_class_names(self.name, self.class_names)
         if type(self.classes) is not int or self.classes < 1:
             raise DataError(f"task {self.name}: classes: expected a whole number of at least 1, got {self.classes!r}")
         for name, values in (("class_names", self.class_names or None), ("class_weights", self.class_weights)):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from lps import diff, edit, info
 from lps.artifact.read import load_tensors
+from lps.errors import ConfigError
 from lps.metadata import Source
 from lps.models import mlp
 from lps.runs.metrics import capacity, density
@@ -207,6 +208,17 @@ def test_edit_in_place_and_back(place: Path) -> None:
     assert edit.main(["model.lps", "--rename", "people=faces", "-o", "model.lps"]) == 0
     assert Path("model.lps").read_bytes() == before
     assert [path.name for path in place.iterdir()] == ["model.lps"]
+
+
+def test_edit_of_names_that_are_numbers(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each could be meant as another task; numbers go through."""
+    assert edit.main(["model.lps", "--rename", "1=2", "--rename", "2=1", "-o", "swapped.lps"]) == 0
+    net = lps.load("swapped.lps")
+    for text in ("1", "2"):
+        with pytest.raises(ConfigError, match="is a number and the name of task"):
+            net.check_task(text)
+    assert edit.main(["swapped.lps", "--rename", "1=faces", "--rename", f"2={NAMES[1]}", "-o", "swapped.lps"]) == 0
+    assert Path("swapped.lps").read_bytes() == Path("model.lps").read_bytes()
 
 
 @pytest.mark.parametrize(
