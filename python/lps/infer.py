@@ -20,7 +20,7 @@ from lps.artifact.read import load
 from lps.cli import COMMANDS, Parser, between, check_output, guarded, use_device, whole
 from lps.deploy.classify import TEXTS, classify, open_files, unanswered
 from lps.deploy.speed import compare, inputs_to_measure
-from lps.deploy.trial import use_input_shape
+from lps.deploy.trial import use_signature
 from lps.errors import complain
 from lps.runs.settings import MOST_THREADS
 
@@ -39,14 +39,14 @@ def _main(arguments: list[str]) -> int:
     device = use_device(options.device, options.threads)
     net = load(options.file).to(device)
     net.check_task(options.task)
-    shape = use_input_shape(net, options.task, options.file, options.input_shape)
-    files, scaled = open_files(net, options.task, shape, options.inputs)
+    signature = use_signature(net, options.task, options.file, options.input_shape)
+    files, scaled = open_files(net, options.task, signature, options.inputs)
     if scaled:
         print(
             f"{PROG}: {options.file} does not say how images become inputs: pixels are scaled to 0..1", file=sys.stderr
         )
     if options.benchmark:
-        print(compare(net, options.task, inputs_to_measure(net, options.task, shape, files, options.batch_size)))
+        print(compare(net, options.task, inputs_to_measure(net, options.task, signature, files, options.batch_size)))
         return 0
     answers = classify(net, options.task, files, top=options.top, batch_size=options.batch_size, dense=options.dense)
     text = TEXTS[options.format](answers)
@@ -63,7 +63,12 @@ def _parse(arguments: list[str]) -> Any:
     parser = Parser(PROG, f"{COMMANDS['infer'].capitalize()}.")
     parser.add_argument("file", type=str, metavar="FILE", help="a model.lps")
     parser.add_argument(
-        "inputs", type=str, nargs="*", default=[], metavar="INPUT", help=".npy files, images, folders of images"
+        "inputs",
+        type=str,
+        nargs="*",
+        default=[],
+        metavar="INPUT",
+        help=".npy files, images, folders of them, .npz files",
     )
     parser.add_argument("--task", type=whole, required=True, metavar="T", help="the task, counted from 1")
     parser.add_argument("--format", choices=list(TEXTS), default="csv", help="of the answers")

@@ -408,21 +408,21 @@ def test_a_loss_that_is_nan_ends_the_task_and_spares_the_others() -> None:
 @pytest.mark.parametrize(
     ("task", "error", "message"),
     [
-        (lambda t: replace(t, classes=2), DataError, r"train labels: expected 0 to 1 \(a head of 2 classes\), got 2"),
+        (lambda t: replace(t, classes=2), DataError, r"train: labels: expected 0 to 1 \(a head of 2 classes\), got 2"),
         (
             lambda t: replace(t, train=TensorDataset(torch.zeros(9, 12), torch.arange(9))),
             DataError,
-            "train labels: expected 0 to 2 .*, got 8",
+            "train: labels: expected 0 to 2 .*, got 8",
         ),
         (
             lambda t: replace(t, test=Arrays(torch.zeros(3, 12), torch.tensor([0, -1, 2]))),
             DataError,
-            "test labels: expected 0 to 2 .*, got -1",
+            "test: labels: expected 0 to 2 .*, got -1",
         ),
         (
             lambda t: replace(t, train=Arrays(torch.zeros(0, 12), torch.zeros(0))),
             DataError,
-            "train: expected a data set of examples or .* with a length above 0, got Arrays of length 0",
+            "train: expected at least one example, got Arrays of length 0",
         ),
     ],
 )
@@ -502,7 +502,7 @@ def test_reuse_helps_when_the_tasks_are_alike() -> None:
 
 
 def test_arrays_and_backbones_of_the_wrong_kind() -> None:
-    with pytest.raises(DataError, match=r"inputs: expected a tensor, got ndarray; torch\.as_tensor makes one"):
-        Arrays(torch.zeros(3, 2).numpy(), torch.zeros(3))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"inputs: expected a tensor or an array of numbers, got a list of 2 \(int\)"):
+        Arrays([0, 1], torch.zeros(2))
     with pytest.raises(ConfigError, match=r"backbone: expected an nn\.Module, got tuple"):
         Lifelong((toy_mlp(), 16), features=16)  # type: ignore[arg-type]

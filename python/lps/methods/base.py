@@ -15,11 +15,14 @@ from torch import Tensor
 
 from lps.draft import Draft
 from lps.errors import CapacityError, ConfigError, FileFormatError
-from lps.methods.fit import Fit, Learner, Phase, check_examples
+from lps.methods.first_batch import check_examples, try_first_batches
+from lps.methods.fit import Fit, Learner, Phase
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
 from lps.runs.metrics import capacity, capacity_per_layer, coded_capacity, density, separate_bytes
-from lps.task import Learnt, Task, length, steps_per_epoch
+from lps.signature import text_of
+from lps.sources import length
+from lps.task import Learnt, Task
 from lps_kernels.owner import MAX_TASKS
 
 if TYPE_CHECKING:
@@ -60,6 +63,7 @@ class Method(ABC):
     uses: ClassVar[frozenset[str]] = frozenset()  # settings that it reads, beside those that every method does
     forgets: ClassVar[bool] = False  # whether learning a task changes the answers of earlier ones
     at_once: ClassVar[bool] = False  # whether it learns all tasks with the last one, so that none was learnt before it
+    takes_one_tensor: ClassVar[bool] = False  # whether several inputs of a network are refused
     norms: ClassVar[str | None] = None  # what its network must have been made with, if not anything
 
     def __init__(self, net: Lifelong, config: LPSConfig, own: Any = None) -> None:
@@ -89,7 +93,7 @@ class Method(ABC):
     def steps(self, number: int, task: Task) -> int:
         """How many steps learning the task takes."""
         epochs = sum(phase.epochs for phase in self.phases(number))
-        return epochs * steps_per_epoch(task.train, self.task_config(number).batch_size)
+        return epochs * task.steps_per_epoch(self.task_config(number).batch_size)
 
     def fit_task(self, task: Task) -> Task:
         """What the training loop goes through to learn the task: by default, the task itself."""
@@ -116,10 +120,18 @@ class Method(ABC):
             # A seed per task: a later task does not depend on how many random numbers the earlier ones drew.
             torch.manual_seed(int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0]))
             belongs_to = self.belongs_to(task, config)
+            signature = try_first_batches(net, task)
+            draft.restore_all()
+            if self.takes_one_tensor and (len(signature) > 1 or signature[0].name is not None):
+                raise ConfigError(
+                    f"task {task.name}: {self.name} expects inputs in one tensor, got {text_of(signature)}"
+                )
             learner = self.learner(task, config, draft)
             belongs_to["head"] = [[name, list(tensor.shape)] for name, tensor in net.heads[-1].state_dict().items()]
             try:
-                fit = Fit(learner, self.fit_task(task), config, listener or Listener(), checkpoint, belongs_to)
+                fit = Fit(
+                    learner, self.fit_task(task), config, listener or Listener(), checkpoint, belongs_to, signature
+                )
                 report, begin = fit.run(), perf_counter()
                 learner.end()
                 report.seconds[learner.phases[-1].name] += perf_counter() - begin

@@ -6,7 +6,7 @@ that can be saved after any step; a loop that loads it continues as if it had no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
@@ -17,15 +17,19 @@ import msgspec
 import torch
 from msgspec import Meta
 from torch import Tensor
-from torch.utils.data import IterableDataset
 
 from lps.artifact.layout import Count
+from lps.batch import Batch, mapped, moved
 from lps.errors import ConfigError, DataError, DivergedError, FileFormatError, StoppedError, in_a_sentence
+from lps.methods.first_batch import check_labels, of_the_task
 from lps.methods.schedule import learning_rate
 from lps.options import shown
 from lps.runs.checkpoint import Checkpoint, fitting, number_of
 from lps.runs.events import Listener, Resumed, Row, TaskReport
-from lps.task import Arrays, Task, TaskData, batches, is_foreign, length, steps_per_epoch
+from lps.signature import Signature, joined, seen
+from lps.sources import Arrays, batches, is_foreign
+from lps.task import Task
+from lps_kernels.calls import Inputs
 
 # Reading the loss waits for the device, so it is checked once per this many steps.
 LOSS_CHECK_STEPS = 50
@@ -79,10 +83,10 @@ class Learner(Protocol):
     def before_step(self, phase: str, step: int, fit: Fit) -> None:
         """Called before every step of a phase, counted from 0."""
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: Inputs) -> Tensor:
         """Logits of a batch, for the loss."""
 
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+    def objective(self, loss: Tensor, inputs: Inputs) -> Tensor:
         """What is minimised: the loss of the batch, with whatever the method adds to it."""
 
     def step(self, lr_factor: float) -> None:
@@ -121,20 +125,24 @@ class Fit:
         listener: Listener,
         checkpoint: Checkpoint | None,
         belongs_to: dict[str, Any],
+        signature: Signature | None = None,
     ) -> None:
-        """``belongs_to`` identifies task, network and settings in JSON values; a state of others is refused."""
+        """``belongs_to`` identifies task, network and settings in JSON values; a state of others is refused.
+
+        ``signature`` is the kind of inputs that the task's first batch has, if one was looked at.
+        """
         self.learner, self.task, self.config = learner, task, config
         self.listener, self.checkpoint, self.belongs_to = listener, checkpoint, belongs_to
         self.report = TaskReport(learner.number, task.name)
         self.position = Position()
-        self.steps = steps_per_epoch(task.train, config.batch_size)
+        self.steps = task.steps_per_epoch(config.batch_size)
         self.foreign = is_foreign(task.train)
         self.shuffle = torch.Generator().manual_seed(torch.initial_seed())
         self._epoch_start = self.shuffle.get_state()
         self._losses, self._seen = torch.zeros((), device=learner.device), 0
         self._begin, self._before = perf_counter(), 0.0  # seconds that earlier processes spent on the task
         self._rows = 0  # rows given to the listener so far
-        self.input_shape: list[int] = []
+        self.signature = signature or []
 
     def run(self) -> TaskReport:
         """Run all phases, from the start or from the checkpoint's state."""
@@ -167,9 +175,7 @@ class Fit:
         self.learner.begin_epoch()
         if position.batch == 0:
             self._epoch_start = self.shuffle.get_state()
-        for inputs, labels in batches(
-            self.task.train, self.config.batch_size, shuffle=self.shuffle, skip=position.batch, loader=self.task.loader
-        ):
+        for inputs, labels in self._batches():
             if position.batch == self.steps:
                 break  # a user's iterable with more batches than its length
             self.learner.before_step(phase, position.step, self)
@@ -202,22 +208,36 @@ class Fit:
             count_seconds()
             self._save()
 
-    def step(self, inputs: Tensor, labels: Tensor, lr_factor: float) -> Tensor:
+    def _batches(self) -> Iterator[Batch]:
+        task = self.task
+        found = batches(
+            task.train,
+            self.config.batch_size,
+            shuffle=self.shuffle,
+            skip=self.position.batch,
+            loader=task.loader,
+            sampler=task.sampler,
+        )
+        with of_the_task(task, "train"):
+            for inputs, labels in found:
+                self.signature = joined(self.signature or seen(inputs), inputs)
+                yield inputs, labels
+
+    def step(self, inputs: Inputs, labels: Tensor, lr_factor: float) -> Tensor:
         """One step on one batch; returns its loss."""
         if not isinstance(self.task.train, Arrays) and self.task.loss is None:
-            check_labels(self.task, "train", labels)
-        self.input_shape = list(inputs.shape[1:])
-        inputs = inputs.to(self.learner.device, non_blocking=True)
+            with of_the_task(self.task, "train"):
+                check_labels(self.task, labels)
+        inputs = moved(inputs, self.learner.device)
         if self.task.augment is not None:
             inputs = self.task.augment(inputs)
-        if self.config.channels_last and inputs.dim() in (4, 5):
-            form = torch.channels_last if inputs.dim() == 4 else torch.channels_last_3d
-            inputs = inputs.contiguous(memory_format=form)
+        if self.config.channels_last:
+            inputs = mapped(inputs, _channels_last)
         torch.clear_autocast_cache()  # or an autocast context around learn() would reuse the first step's weights
         with precision_of(self.config, self.learner.device):
             logits = self.learner.logits(inputs)
-            if logits.shape != (len(inputs), self.task.classes):
-                expected = [len(inputs), self.task.classes]
+            if logits.shape != (len(labels), self.task.classes):
+                expected = [len(labels), self.task.classes]
                 raise ConfigError(f"task {self.task.name}: head: expected logits {expected}, got {list(logits.shape)}")
             loss = self.task.compute_loss(logits, labels)
             if loss.dim():
@@ -272,7 +292,7 @@ class Fit:
             "rows": self._rows,
             "seconds": self._before + perf_counter() - self._begin,
             "report": asdict(self.report),
-            "input_shape": self.input_shape,
+            "inputs": msgspec.to_builtins(self.signature),
             "generators": [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)],
             "learner": self.learner.state_dict(),
         }
@@ -306,7 +326,8 @@ class Fit:
         self._seen, self._rows = (msgspec.convert(state[name], Count) for name in ("seen", "rows"))
         self._before = msgspec.convert(state["seconds"], Annotated[float, Meta(ge=0, lt=1e12)])
         self.report = msgspec.convert(state["report"], TaskReport)
-        self.input_shape = msgspec.convert(state["input_shape"], list[Count])
+        if "inputs" in state:  # not in those of earlier versions
+            self.signature = msgspec.convert(state["inputs"], Signature)
         begun = self.learner.phases[: self.position.phase + self.position.begun]
         self.learner.load_state_dict(state["learner"], begun[-1].name if begun else None)
         generators = state["generators"]
@@ -322,6 +343,12 @@ class Fit:
         if not within or position.step != position.epoch * self.steps + position.batch:
             raise ValueError(f"expected a place within {epochs} epochs of {self.steps} steps, got {position}")
         return position
+
+
+def _channels_last(inputs: Tensor) -> Tensor:
+    if inputs.dim() not in (4, 5):
+        return inputs
+    return inputs.contiguous(memory_format=torch.channels_last if inputs.dim() == 4 else torch.channels_last_3d)
 
 
 def precision_of(config: FitConfig, device: torch.device) -> AbstractContextManager[Any]:
@@ -344,34 +371,3 @@ def _same(saved: object, wanted: object) -> bool:
         return bool(saved == wanted)
     except (RuntimeError, ValueError):  # tensors, which no state of ours has here
         return False
-
-
-def check_examples(task: Task) -> None:
-    """Refuse empty data sets, and labels outside the head's classes where labels are known before training."""
-    for name, examples in (("train", task.train), ("validation", task.validation), ("test", task.test)):
-        if examples is None:
-            continue
-        if isinstance(examples, IterableDataset) or length(examples) == 0:
-            raise DataError(
-                f"task {task.name}: {name}: expected a data set of examples or an iterable of batches, with a length "
-                f"above 0, got {_described(examples)}"
-            )
-        if isinstance(examples, Arrays) and task.loss is None:
-            check_labels(task, name, examples.labels)
-
-
-def _described(examples: TaskData) -> str:
-    return f"{type(examples).__name__} of length {length(examples)}"
-
-
-def check_labels(task: Task, name: str, labels: Tensor) -> None:
-    """Refuse labels that the default loss cannot use."""
-    if labels.dim() != 1 or labels.is_floating_point():
-        got = f"{str(labels.dtype).removeprefix('torch.')} {list(labels.shape)}"
-        raise DataError(f"task {task.name}: {name} labels: expected a class number per example, got {got}; set a loss")
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= task.classes:
-        raise DataError(
-            f"task {task.name}: {name} labels: expected 0 to {task.classes - 1} (a head of {task.classes} classes), "
-            f"got {low if low < 0 else high}"
-        )

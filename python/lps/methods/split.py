@@ -17,6 +17,7 @@ from lps.methods.fit import Fit
 from lps.partition import is_sound
 from lps.runs.checkpoint import fitting
 from lps.task import Task
+from lps_kernels.calls import Inputs
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
@@ -74,14 +75,13 @@ class SplitLearner:
         """Back to training mode: validation or a listener may have changed it."""
         self.net.train()
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: Inputs) -> Tensor:
         """Logits of the task being learnt."""
-        features = self.net.backbone(inputs)
-        self.net.check_features(features)
+        features = self.net.features_of(inputs)
         logits: Tensor = self.net.heads[-1](features)
         return logits
 
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+    def objective(self, loss: Tensor, inputs: Inputs) -> Tensor:
         """The loss of the task alone."""
         return loss
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from lps.artifact.read import load
 from lps.deploy.exporters import lps_file, onnx_model, torch_program
 from lps.deploy.exporters.base import Exporter
-from lps.deploy.trial import use_input_shape
+from lps.deploy.trial import use_signature
 from lps.errors import LPSError
 
 EXPORTERS: dict[str, Exporter] = {
@@ -37,5 +37,5 @@ def export_file(file: Path, task: int, format: str, output: Path, input_shape: s
     net = load(file)
     net.check_task(task)
     if exporter.needs_input_shape or input_shape is not None:
-        use_input_shape(net, task, file, input_shape)
+        use_signature(net, task, file, input_shape)
     return exporter.write(net, task, output)
