@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 # Settings of training that every method reads; of the others a method says itself which it reads.
 EVERY_METHOD_USES = frozenset({"epochs", "batch_size", "lr", "schedule", "seed", "precision", "channels_last"})
 
+# Settings that a method reads unless it says otherwise; given to one that does not, they are refused.
+MOST_METHODS_USE = frozenset({"clip_norm", "patience"})
+
 
 @dataclass(frozen=True)
 class NoOptions:
@@ -60,7 +63,7 @@ class Method(ABC):
 
     name: ClassVar[str]
     options: ClassVar[type] = NoOptions
-    uses: ClassVar[frozenset[str]] = frozenset()  # settings that it reads, beside those that every method does
+    uses: ClassVar[frozenset[str]] = MOST_METHODS_USE  # settings that it reads, beside those that every method does
     forgets: ClassVar[bool] = False  # whether learning a task changes the answers of earlier ones
     at_once: ClassVar[bool] = False  # whether it learns all tasks with the last one, so that none was learnt before it
     takes_one_tensor: ClassVar[bool] = False  # whether several inputs of a network are refused
@@ -69,6 +72,9 @@ class Method(ABC):
     def __init__(self, net: Lifelong, config: LPSConfig, own: Any = None) -> None:
         if self.norms not in (None, net.norms):
             raise ConfigError(f"{self.name}: expected a network made with norms={self.norms!r}, got {net.norms!r}")
+        for name in MOST_METHODS_USE - self.uses:
+            if getattr(config, name) is not None:
+                raise ConfigError(f"{name}: {self.name} does not use it; leave it out")
         self.net, self.config = net, config
         self.own: Any = self.options() if own is None else own
         self.memory: dict[str, Any] = {}
@@ -116,6 +122,11 @@ class Method(ABC):
         net, number = self.net, len(self.net.learnt) + 1
         config = self.task_config(number)
         check_examples(task)
+        if config.patience is not None and task.validation is None:
+            raise ConfigError(
+                f"task {task.name}: patience: expected validation examples to see when to stop, got none; give the "
+                "task validation="
+            )
         with net.transaction() as draft, _all_generators_kept(), net.keep_modes():
             # A seed per task: a later task does not depend on how many random numbers the earlier ones drew.
             torch.manual_seed(int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0]))
@@ -159,6 +170,7 @@ class Method(ABC):
             "class_weights": None if task.class_weights is None else [float(weight) for weight in task.class_weights],
             "loss": "cross entropy" if task.loss is None else "another",
             "augmentation": task.augment is not None,
+            "sampler": None if task.sampler is None else [type(task.sampler).__name__, length(task.sampler)],
             **{name: _listed(value) for name, value in asdict(config).items()},
             **{f"{self.name}.{name}": _listed(value) for name, value in asdict(self.own).items()},
         }

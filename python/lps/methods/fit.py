@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from time import perf_counter
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 import torch
 from msgspec import Meta
-from torch import Tensor
+from torch import Tensor, nn
 
 from lps.artifact.layout import Count
 from lps.batch import Batch, mapped, moved
@@ -31,6 +31,9 @@ from lps.sources import Arrays, batches, is_foreign
 from lps.task import Task
 from lps_kernels.calls import Inputs
 
+if TYPE_CHECKING:
+    from lps.lifelong import Lifelong
+
 # Reading the loss waits for the device, so it is checked once per this many steps.
 LOSS_CHECK_STEPS = 50
 
@@ -40,6 +43,7 @@ class Phase(NamedTuple):
 
     name: str
     epochs: int
+    whole: bool = False  # whether it must not end early
 
 
 class FitConfig(Protocol):
@@ -48,6 +52,14 @@ class FitConfig(Protocol):
     @property
     def batch_size(self) -> int:
         """Examples per step."""
+
+    @property
+    def clip_norm(self) -> float | None:
+        """The longest gradient of a step, if it is bounded."""
+
+    @property
+    def patience(self) -> int | None:
+        """Epochs without a better validation accuracy after which a phase ends, if it may."""
 
     @property
     def schedule(self) -> str:
@@ -65,6 +77,7 @@ class FitConfig(Protocol):
 class Learner(Protocol):
     """How a method learns one task: what the loop calls, in this order."""
 
+    net: Lifelong
     number: int
     phases: Sequence[Phase]
     device: torch.device
@@ -141,6 +154,7 @@ class Fit:
         self._epoch_start = self.shuffle.get_state()
         self._losses, self._seen = torch.zeros((), device=learner.device), 0
         self._begin, self._before = perf_counter(), 0.0  # seconds that earlier processes spent on the task
+        self._best, self._waited = float("-inf"), 0  # validation accuracy of the phase; epochs since
         self._rows = 0  # rows given to the listener so far
         self.signature = signature or []
 
@@ -152,10 +166,11 @@ class Fit:
         if state is not None:
             self.load_state_dict(state)
         while self.position.phase < len(phases):
-            self._run_phase(*phases[self.position.phase])
+            self._run_phase(phases[self.position.phase])
         return self.report
 
-    def _run_phase(self, name: str, epochs: int) -> None:
+    def _run_phase(self, phase: Phase) -> None:
+        name, epochs = phase.name, phase.epochs
         position, begin, before = self.position, perf_counter(), self.report.seconds.get(name, 0.0)
 
         def count_seconds() -> None:
@@ -164,8 +179,13 @@ class Fit:
         if not position.begun:
             self.learner.begin_phase(name, self)
             position.begun = True
-        while position.epoch < epochs:
+        patience = epochs if phase.whole or self.config.patience is None else self.config.patience
+        while position.epoch < epochs and self._waited < patience:
             self._run_epoch(name, epochs * self.steps, count_seconds)
+        if position.epoch < epochs:
+            self.log(name, "stopped", position.epoch, accuracy=self._best)
+            self.listener.skipped((epochs - position.epoch) * self.steps)
+        self._best, self._waited = float("-inf"), 0
         count_seconds()
         self.position = Position(phase=position.phase + 1, total=position.total)
         self._save()
@@ -201,6 +221,8 @@ class Fit:
             "samples_per_second": rate,
         }
         self.log(phase, "epoch", position.epoch + 1, **values)
+        better = values["accuracy"] > self._best
+        self._best, self._waited = (values["accuracy"], 0) if better else (self._best, self._waited + 1)
         position.epoch, position.batch = position.epoch + 1, 0
         self._losses, self._seen = torch.zeros_like(self._losses), 0
         self._epoch_start = self.shuffle.get_state()
@@ -244,6 +266,8 @@ class Fit:
                 raise ConfigError(f"task {self.task.name}: loss: expected one number, got shape {list(loss.shape)}")
             objective = self.learner.objective(loss, inputs)
         objective.backward()  # type: ignore[no-untyped-call]
+        if self.config.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.learner.net.parameters(), self.config.clip_norm)
         self.learner.step(lr_factor)
         return loss.detach()
 
@@ -290,6 +314,7 @@ class Fit:
             "losses": self._losses,
             "seen": self._seen,
             "rows": self._rows,
+            "patience": [self._best, self._waited],
             "seconds": self._before + perf_counter() - self._begin,
             "report": asdict(self.report),
             "inputs": msgspec.to_builtins(self.signature),
@@ -326,7 +351,10 @@ class Fit:
         self._seen, self._rows = (msgspec.convert(state[name], Count) for name in ("seen", "rows"))
         self._before = msgspec.convert(state["seconds"], Annotated[float, Meta(ge=0, lt=1e12)])
         self.report = msgspec.convert(state["report"], TaskReport)
-        if "inputs" in state:  # not in those of earlier versions
+        if "patience" in state:  # which earlier versions did not have
+            best, self._waited = msgspec.convert(state["patience"], tuple[Annotated[float, Meta(le=1)], Count])
+            self._best = best
+        if "inputs" in state:
             self.signature = msgspec.convert(state["inputs"], Signature)
         begun = self.learner.phases[: self.position.phase + self.position.begun]
         self.learner.load_state_dict(state["learner"], begun[-1].name if begun else None)

@@ -122,6 +122,7 @@ class Joint(Afresh):
     """Learns all tasks with the last one; :meth:`check` must have been called with all of them."""
 
     name = "joint"
+    uses = frozenset({"clip_norm"})  # there are no validation examples of all tasks
     at_once = True
     norms = "frozen"  # one normalisation for all tasks, as they are trained together
     task_learner = JointLearner

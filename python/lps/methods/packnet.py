@@ -17,7 +17,7 @@ class PackNet(LPS):
     """Prunes by magnitude and shares everything."""
 
     name = "packnet"
-    uses = frozenset({"alpha", "reserve", "pattern", "fill_last"})
+    uses = frozenset({"alpha", "reserve", "pattern", "fill_last", "clip_norm", "patience"})
 
     def task_config(self, number: int) -> TaskConfig:
         """That of Learn-Prune-Share with all weights reused and no epochs of the solver."""

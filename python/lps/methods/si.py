@@ -93,6 +93,7 @@ class SI(Dense):
 
     name = "si"
     options = SIOptions
+    uses = frozenset({"patience"})  # a clipped gradient would not be the slope that Eq. (3) follows
     task_learner = SILearner
 
     def load_memory(self, memory: dict[str, Any]) -> None:

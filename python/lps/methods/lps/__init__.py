@@ -29,7 +29,7 @@ class LPS(Method):
     name = "lps"
     uses = frozenset(
         {"alpha", "beta", "solver", "pull", "rho", "rho_levels", "share_cost", "reserve"}
-        | {"pattern", "sharing", "fill_last"}
+        | {"pattern", "sharing", "fill_last", "clip_norm", "patience"}
     )
 
     def __init__(

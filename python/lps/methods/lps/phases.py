@@ -35,7 +35,9 @@ WARM_UP, FINAL = "warm-up", "final"
 def phases_of(config: TaskConfig) -> list[Phase]:
     """The three phases of a task; the second has the name of its solver."""
     names = (WARM_UP, config.solver, FINAL)
-    return [Phase(name, epochs) for name, epochs in zip(names, config.epochs, strict=True)]
+    found = [Phase(name, epochs) for name, epochs in zip(names, config.epochs, strict=True)]
+    found[1] = found[1]._replace(whole=True)  # its penalty or its counts are planned over all its steps
+    return found
 
 
 class PhasedLearner(SplitLearner):
