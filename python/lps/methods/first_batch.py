@@ -6,9 +6,10 @@ Nothing has changed yet when something is refused.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from lps.batch import Batch, moved, named
 from lps.errors import DataError, LPSError, in_a_sentence
-from lps.signature import Signature, dtype_name, seen, text_of
+from lps.signature import Signature, dtype_name, joined, seen, text_of
 from lps.sources import Arrays, batches, length
 from lps.task import Task, TaskData
 from lps_kernels.calls import Inputs
@@ -59,7 +60,29 @@ def try_first_batches(net: Lifelong, task: Task) -> Signature:
                     _refuse_nan(inputs)
                 found = found or seen(inputs)
                 _run(net, inputs, found)
+                found = _widened(found, [inputs, *_single(task, examples)])
     return found
+
+
+def _widened(found: Signature, batches: Iterable[Inputs]) -> Signature:
+    """With the sizes of other batches, as far as they have the same structure."""
+    for inputs in batches:
+        with suppress(DataError):
+            found = joined(found, inputs)
+    return found
+
+
+def _single(task: Task, examples: TaskData) -> list[Inputs]:
+    """A batch of one example, where the user's own code makes batches: it may pad to the longest of them."""
+    with suppress(Exception):  # of code that was never meant for one
+        if "collate_fn" in task.loader and not isinstance(examples, Arrays):
+            return [inputs for inputs, _ in islice(batches(examples, 1, loader=_in_process(task)), 1)]
+    return []
+
+
+def _in_process(task: Task) -> dict[str, Any]:
+    """The loader's options without workers, which a batch is not worth."""
+    return {key: value for key, value in task.loader.items() if key == "collate_fn"}
 
 
 def _parts(task: Task) -> Iterator[tuple[str, TaskData]]:
@@ -69,8 +92,7 @@ def _parts(task: Task) -> Iterator[tuple[str, TaskData]]:
 
 
 def _first(task: Task, examples: TaskData) -> Batch:
-    in_process = {key: value for key, value in task.loader.items() if key in ("collate_fn", "pin_memory")}
-    for batch in batches(examples, EXAMPLES, loader=in_process):
+    for batch in batches(examples, EXAMPLES, loader=_in_process(task)):
         return batch
     raise DataError("expected at least one batch, got none")
 

@@ -19,7 +19,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 
 from lps.artifact.layout import Count
-from lps.batch import Batch, mapped, moved
+from lps.batch import Batch, mapped, moved, tensors_of
 from lps.errors import ConfigError, DataError, DivergedError, FileFormatError, StoppedError, in_a_sentence
 from lps.methods.first_batch import check_labels, of_the_task
 from lps.methods.schedule import learning_rate
@@ -153,6 +153,7 @@ class Fit:
         self.shuffle = torch.Generator().manual_seed(torch.initial_seed())
         self._epoch_start = self.shuffle.get_state()
         self._losses, self._seen = torch.zeros((), device=learner.device), 0
+        self._inputs = torch.zeros_like(self._losses)  # their sum, to tell why a loss became NaN
         self._begin, self._before = perf_counter(), 0.0  # seconds that earlier processes spent on the task
         self._best, self._waited = float("-inf"), 0  # validation accuracy of the phase; epochs since
         self._rows = 0  # rows given to the listener so far
@@ -251,6 +252,9 @@ class Fit:
             with of_the_task(self.task, "train"):
                 check_labels(self.task, labels)
         inputs = moved(inputs, self.learner.device)
+        for tensor in tensors_of(inputs):
+            if tensor.is_floating_point():  # a sum is NaN if anything in it is
+                self._inputs += tensor.sum()
         if self.task.augment is not None:
             inputs = self.task.augment(inputs)
         if self.config.channels_last:
@@ -273,6 +277,12 @@ class Fit:
 
     def _check_loss(self, phase: str) -> None:
         if not isfinite(self._losses.item()):
+            if self._inputs.isnan().item():
+                raise DataError(
+                    f"task {self.task.name}: train: inputs have NaN in them (phase {phase}, epoch "
+                    f"{self.position.epoch + 1}); mend or leave out these examples; the task is dropped and earlier "
+                    "ones are as they were"
+                )
             raise self.diverged(f"the loss became {self._losses.item()}", phase, self.position.epoch + 1)
 
     def diverged(self, what: str, phase: str, epoch: int) -> DivergedError:

@@ -157,7 +157,9 @@ def _record_shapes(traced: fx.GraphModule, network: nn.Module, signature: Signat
     except Exception as error:  # a shape that is not the network's
         for node in traced.graph.nodes:
             node.meta.pop("shape", None)
-        return f"a trial with inputs {text_of(signature)} failed: {first_line(error)}"
+        one = len(signature) == 1 and signature[0].is_float
+        what = f"a trial input of shape {signature[0].shape}" if one else f"a trial with {text_of(signature)}"
+        return f"{what} failed: {first_line(error)}"
     if not answers_alike(expected, found):
         raise UntraceableError("its graph answers otherwise than the network itself")
     return None
