@@ -217,8 +217,8 @@ def plain_sources(folder: Path) -> dict[str, Callable[[], Any]]:
 def test_the_same_data_in_another_form_give_the_same_network_and_a_stop_changes_nothing(tmp_path: Path) -> None:
     digests = {}
     for kind, source in plain_sources(tmp_path).items():
-        sampler = WeightedRandomSampler([1.0, 2.0] * 80, 64) if kind == "data set" else None
-        for drawn in (None, sampler):
+        samplers = [WeightedRandomSampler([1.0, 2.0] * 80, 64)] if kind == "data set" else []
+        for drawn in (None, *samplers):
             task = Task("clouds", 3, train=source(), sampler=drawn)
             whole, parts = toy_net(), toy_net()
             whole.learn(task, QUICK)
