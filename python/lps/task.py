@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Sampler
 
 from lps.errors import ConfigError, DataError
-from lps.sources import is_foreign, source_of, steps_per_epoch
+from lps.sources import is_foreign, length, source_of, steps_per_epoch
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Head = Callable[[int, int], nn.Module]
@@ -88,16 +88,13 @@ class Task:
                 f"task {self.name}: sampler: expected one without a generator of its own, whose state is not saved; "
                 "leave it out, and the seed of learning decides"
             )
-        try:
-            count = len(self.sampler)  # type: ignore[arg-type]
-        except TypeError:
-            count = 0
-        if count < 1:
-            raise ConfigError(f"task {self.name}: sampler: expected one with a length above 0, got {count}")
+        if not length(self.sampler):
+            raise ConfigError(f"task {self.name}: sampler: expected one with a length above 0, got none")
 
     def steps_per_epoch(self, batch_size: int) -> int:
         """How many training steps an epoch has."""
-        return steps_per_epoch(self.train if self.sampler is None else self.sampler, batch_size)
+        drawn = self.train if self.sampler is None else range(length(self.sampler) or 0)
+        return steps_per_epoch(drawn, batch_size)
 
     def make_head(self, features: int) -> nn.Module:
         """A new head, which maps features to logits."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import lps
 import numpy as np
-import onnxruntime
+import onnxruntime  # type: ignore[import-untyped]
 import pytest
 import torch
 from lps import Lifelong, Task, export, infer
@@ -66,7 +66,7 @@ def test_arrays_by_name_and_of_whole_numbers_are_classified(place: Path, capsys:
     expected = []
     for length in LENGTHS:
         batch = asked(length)
-        np.savez(f"{length}.npz", **{name: values.int().numpy() for name, values in batch.items()})
+        np.savez(f"{length}.npz", **{name: values.int().numpy() for name, values in batch.items()})  # type: ignore[arg-type]
         expected += net(batch, task=1).argmax(1).tolist()
     files = [f"{length}.npz" for length in LENGTHS]
     for more in ((), ("--dense",), ("--batch-size", "3")):
