@@ -8,7 +8,7 @@ import torch
 from lps import Arrays, Lifelong, Listener, LPSConfig, Task
 from lps.methods import METHODS
 from lps.methods.fit import Fit
-from lps.task import batches
+from lps.sources import batches
 from torch import Tensor
 
 from benchmarks.figures.figure import Figure, faster, typically_within

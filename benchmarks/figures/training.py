@@ -18,7 +18,7 @@ from lps.methods.fit import Fit
 from lps.methods.lps.config import TaskConfig
 from lps.methods.lps.phases import PhasedLearner
 from lps.methods.lps.plan import plan_task
-from lps.task import batches
+from lps.sources import batches
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -95,7 +95,8 @@ def _learn(net: Lifelong, tasks: int) -> list[Tensor]:
 def _inputs() -> Tensor:
     data = _task(BATCH).test
     assert isinstance(data, Arrays)
-    return data.inputs
+    inputs: Tensor = data.inputs
+    return inputs
 
 
 def _answer(net: Lifelong, task: int) -> Tensor:

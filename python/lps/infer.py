@@ -35,21 +35,21 @@ def _main(arguments: list[str]) -> int:
     options = _parse(arguments)
     from lps.deploy.classify import TEXTS, classify, open_files, unanswered
     from lps.deploy.speed import compare, inputs_to_measure
-    from lps.deploy.trial import use_input_shape
+    from lps.deploy.trial import use_signature
 
     output = None if options.output is None else check_output(options.output, [options.file, *options.inputs])
     device = use_device(options.device, options.threads)
     net = load_for(options).to(device)
     task = net.check_task(options.task)
     net.require_backbone()
-    shape = use_input_shape(net, task, options.file, options.input_shape)
-    files, scaled = open_files(net, task, shape, options.inputs)
+    signature = use_signature(net, task, options.file, options.input_shape)
+    files, scaled = open_files(net, task, signature, options.inputs)
     if scaled:
         print(
             f"{PROG}: {options.file} does not say how images become inputs: pixels are scaled to 0..1", file=sys.stderr
         )
     if options.benchmark:
-        print(compare(net, task, inputs_to_measure(net, task, shape, files, options.batch_size)))
+        print(compare(net, task, inputs_to_measure(net, task, signature, files, options.batch_size)))
         return 0
     answers = classify(net, task, files, top=options.top, batch_size=options.batch_size, dense=options.dense)
     text = TEXTS[options.format](answers)
@@ -66,7 +66,12 @@ def _parse(arguments: list[str]) -> Any:
     parser = Parser(PROG, f"{COMMANDS['infer'].capitalize()}.")
     parser.add_argument("file", type=str, metavar="FILE", help="a model.lps")
     parser.add_argument(
-        "inputs", type=str, nargs="*", default=[], metavar="INPUT", help=".npy files, images, folders of images"
+        "inputs",
+        type=str,
+        nargs="*",
+        default=[],
+        metavar="INPUT",
+        help=".npy files, images, folders of them, .npz files",
     )
     add_task(parser)
     parser.add_argument("--format", choices=FORMATS, default="csv", help="of the answers")

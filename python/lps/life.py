@@ -40,10 +40,13 @@ def drop_last(net: Lifelong) -> int:
     for partition, state in states:
         partition.go_back(state)
     del net.heads[left:], net.private[left:], net.learnt[left:]
-    known, stream = net.metadata.accuracy, net.metadata.stream
+    known = net.metadata
+    stream = known.stream
     net.metadata = replace(
-        net.metadata,
-        accuracy=None if known is None else known[:left],
+        known,
+        accuracy=None if known.accuracy is None else known.accuracy[:left],
+        validation=None if known.validation is None else known.validation[:left],
+        inputs=None if known.inputs is None else known.inputs[:left],
         # The next task need not be the stream's.
         stream=None if stream is None else replace(stream, tasks=min(stream.tasks, left)),
     )

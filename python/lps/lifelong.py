@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from lps.artifact.state import description as describe_state
 from lps.artifact.state import fill as fill_from_state
 from lps.artifact.write import save
+from lps.batch import moved, picked, tensors_of
 from lps.deploy.extraction import extract
 from lps.deploy.extraction.formats import Target
 from lps.deploy.serving import ServedTask, rows_by_task, run_exact, scatter_logits, validate_tasks
@@ -36,8 +37,10 @@ from lps.private import PrivateTensors, default_norms, find_private
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
 from lps.skeleton import Skeleton
+from lps.sources import batches, source_of
 from lps.switch import Switch
-from lps.task import Learnt, Task, TaskData, batches
+from lps.task import Learnt, Task, TaskData
+from lps_kernels.calls import Inputs, call, vectors
 from lps_kernels.cutout import Cutout
 
 
@@ -137,10 +140,11 @@ class Lifelong(nn.Module):
             if value not in choices:
                 raise ConfigError(f"Lifelong: {name}: expected one of {', '.join(choices)}, got {value}")
 
-    def forward(self, x: Tensor, task: int | str | Sequence[int | str] | Tensor | None = None) -> Tensor:
+    def forward(self, x: Inputs, task: int | str | Sequence[int | str] | Tensor | None = None) -> Tensor:
         """Logits of a task; without ``task``, of the task that ran or was learnt last.
 
-        A task per example (a list of numbers or names, or a tensor of whole numbers) goes to :meth:`serve`.
+        Inputs are a tensor, a tuple of tensors or a mapping of them by name, as the backbone takes them. A task per
+        example (a list of numbers or names, or a tensor of whole numbers) goes to :meth:`serve`.
         """
         if not (task is None or isinstance(task, int | str)):
             return self.serve(x, task)
@@ -149,27 +153,42 @@ class Lifelong(nn.Module):
             from lps import compiled  # noqa: PLC0415 - loads torch's compiler
 
             compiled.activate(self, task)
-            logits = compiled.classify(self, self.backbone(x), None)
+            logits = compiled.classify(self, vectors(call(self.backbone, x)), None)
         else:
             number = self._number(task)
             logits = self._classify(self._features(x, number), number)
         return logits
 
-    def _features(self, x: Tensor, task: int) -> Tensor:
+    def _features(self, x: Inputs, task: int) -> Tensor:
         """The backbone's output for a task.
 
         Where other threads run another task for long, this call composes its own weights, and so it does where
         gradients of the inputs are wanted: the backward pass reads the weights again, after the next task may have been
         written. The result has the same bits either way.
         """
-        for_inputs = torch.is_grad_enabled() and x.requires_grad and not self.learning
+        wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_of(x))
+        for_inputs = wanted and not self.learning
         composes = for_inputs and not any(weight.requires_grad for _, weight in self.prunable())
         if composes or not self._switch.enter(task, self._write):
-            return run_exact(self.backbone, x, ServedTask(self.prunable(), task, self._replaced(task), exact=True))
+            served = ServedTask(self.prunable(), task, self._replaced(task), exact=True)
+            return self._vectors(run_exact(self.backbone, x, served))
         try:
-            features: Tensor = self.backbone(x)
+            output = call(self.backbone, x)
         finally:
             self._switch.leave()
+        return self._vectors(output)
+
+    def _vectors(self, output: Any) -> Tensor:
+        """The features in what the backbone has returned."""
+        try:
+            return vectors(output)
+        except TypeError as error:
+            raise ConfigError(f"Lifelong: backbone: {error}") from None
+
+    def features_of(self, inputs: Inputs) -> Tensor:
+        """The features of a batch from the weights that the backbone holds now, in learning."""
+        features = self._vectors(call(self.backbone, inputs))
+        self.check_features(features)
         return features
 
     def activate(self, task: int | str | None) -> None:
@@ -217,7 +236,7 @@ class Lifelong(nn.Module):
                 self.activate(len(self.learnt) if committed else before)
 
     @torch.no_grad()
-    def serve(self, x: Tensor, tasks: Sequence[int | str] | Tensor) -> Tensor:
+    def serve(self, x: Inputs, tasks: Sequence[int | str] | Tensor) -> Tensor:
         """Logits with one task per example, from the one copy of the weights.
 
         Examples of one task run as one batch. No weights are written, so changing tasks between calls costs nothing.
@@ -225,16 +244,17 @@ class Lifelong(nn.Module):
         """
         if self.learning:
             raise ConfigError("Lifelong: task: a task per example is not available during learn()")
-        each = validate_tasks(tasks, len(x))
+        first = next(tensors_of(x))
+        each = validate_tasks(tasks, len(first))
         numbers = {task: self.check_task(task) for task in set(each)}
-        rows = rows_by_task([numbers[task] for task in each], x.device)
+        rows = rows_by_task([numbers[task] for task in each], first.device)
         logits = []
         for task, places in rows.items():
             with ServedTask(self.prunable(), task, self._replaced(task)):
-                features = self.backbone(x[places])
+                features = self._vectors(call(self.backbone, picked(x, places)))
             self.check_features(features)
             logits.append(self.heads[task - 1](features))
-        return scatter_logits(logits, list(rows.values())) if rows else x.new_empty((0, 0))
+        return scatter_logits(logits, list(rows.values())) if rows else self.like.new_empty((0, 0))
 
     def _replaced(self, task: int) -> dict[int, Tensor]:
         """The private tensors of a task, by the id() of the backbone's tensors that they replace."""
@@ -429,7 +449,7 @@ class Lifelong(nn.Module):
     def accuracy(
         self,
         task: int | str,
-        examples: TaskData,
+        examples: TaskData | None,
         batch_size: int = 200,
         *,
         precision: str = "fp32",
@@ -437,18 +457,22 @@ class Lifelong(nn.Module):
     ) -> float:
         """Share of correctly classified examples, in eval mode; of correct labels where an example has several.
 
+        NaN where there are no examples, as for a task without a test set.
+
         ``precision="bf16"`` runs under autocast. ``loader`` holds options for the DataLoader, as in a task.
         """
         if precision not in PRECISIONS:
             raise ConfigError(f"Lifelong: precision: expected one of {', '.join(PRECISIONS)}, got {precision}")
+        if examples is None:
+            return float("nan")
         number = self._number(task)  # refused before the modes change: another thread may be learning
         device = next(self.parameters()).device
         right = total = 0
         context = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
         with self.keep_modes(), context:
             self.eval()
-            for inputs, labels in batches(examples, batch_size, loader=loader):
-                logits, wanted = self(inputs.to(device), task=number), labels.to(device)
+            for inputs, labels in batches(source_of(examples, once=True), batch_size, loader=loader):
+                logits, wanted = self(moved(inputs, device), task=number), labels.to(device)
                 hits = (logits > 0) == (wanted > 0.5) if wanted.dim() == 2 else logits.argmax(1) == wanted
                 right += int(hits.sum())
                 total += hits.numel()

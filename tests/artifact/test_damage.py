@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 import torch
 from lps import Lifelong
-from lps.artifact.layout import CHECKSUM, dtype_name, sha256
+from lps.artifact.layout import CHECKSUM, sha256
 from lps.artifact.read import load
 from lps.artifact.write import checksum
 from lps.errors import FileFormatError, LPSError
 from lps.models import mlp
+from lps.signature import dtype_name
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn

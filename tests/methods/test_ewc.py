@@ -122,7 +122,7 @@ def test_bf16_and_ready_made_batches_are_learnt() -> None:
     method = EWC(toy_net(), replace(QUICK, precision="bf16"))
     for number in (1, 2):
         task = toy_task(number)
-        method.learn(replace(task, train=DataLoader(task.train, batch_size=20)))  # type: ignore[arg-type]
+        method.learn(replace(task, train=DataLoader(task.train, batch_size=20)))
     assert len(method.learnt) == 2
 
 

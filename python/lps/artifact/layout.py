@@ -19,6 +19,7 @@ from lps.errors import FileFormatError
 from lps.metadata import sentence
 from lps.options import shown
 from lps.partition import MOST_EXCLUDED
+from lps.signature import dtype_name
 from lps_kernels.ops.bits import packed_size
 
 FORMAT = "learn-prune-share"
@@ -254,11 +255,6 @@ def expected_tensors(part: Part, tasks: Sequence[TaskEntry], owned: Mapping[str,
         forms |= {names.private(number, tensor.name): str(tensor) for tensor in part.common if tensor.name in private}
         forms |= {names.head(number, tensor.name): str(tensor) for tensor in task.head.tensors}
     return forms
-
-
-def dtype_name(tensor: Tensor) -> str:
-    """As in ``float32``."""
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def form(tensor: Tensor) -> str:

@@ -33,7 +33,6 @@ from lps.artifact.layout import (
     Stored,
     TaskEntry,
     decoded,
-    dtype_name,
     sha256,
     version_of,
 )
@@ -42,6 +41,7 @@ from lps.metadata import Metadata
 from lps.models import Architecture
 from lps.partition import Partition
 from lps.reading import MOST_HEADER, MOST_TENSORS
+from lps.signature import dtype_name
 from lps_kernels import __version__, pack_bits, unpack_bits
 from lps_kernels.owner import TASK_BITS
 

@@ -13,24 +13,36 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from lps.batch import moved
 from lps.data import raw
 from lps.data.base import Raw
-from lps.data.inputs import Form, ImageFile, InputFile, input_batches, open_inputs
+from lps.data.inputs import Form, Forms, ImageFile, InputFile, Named, input_batches, open_inputs
+from lps.deploy.extraction.trace import argument_names
 from lps.errors import ConfigError, escaped
 from lps.lifelong import Lifelong
 from lps.options import one_line
+from lps.signature import DTYPES, Signature
 
 # Of one example: input, index, class, its name if the classes have names, probability, and with more classes class2,
 # class_name2, probability2, ...; None where the network has no answer.
 Answer = dict[str, str | int | float | None]
 
 
-def open_files(net: Lifelong, task: int, shape: Sequence[int], paths: Iterable[str]) -> tuple[list[InputFile], bool]:
+def open_files(net: Lifelong, task: int, signature: Signature, paths: Iterable[str]) -> tuple[list[InputFile], bool]:
     """The inputs in these files and folders; and whether images among them are scaled to 0..1 for want of knowledge."""
-    weight = net.like
-    form = Form(tuple(shape), weight.dtype, _raw_form(net, task))
+    form = form_of(net, task, signature)
     files = list(open_inputs(map(Path, paths), form))
-    return files, form.raw is None and any(isinstance(file, ImageFile) for file in files)
+    unknown = isinstance(form, Form) and form.raw is None
+    return files, unknown and any(isinstance(file, ImageFile) for file in files)
+
+
+def form_of(net: Lifelong, task: int, signature: Signature) -> Forms:
+    """What files must hold: an array, or in an .npz file several by the names of the inputs."""
+    like, raw_form = net.like.dtype, _raw_form(net, task)
+    forms = [Form(kind.sizes(), like if kind.is_float else DTYPES[kind.dtype], raw_form) for kind in signature]
+    if len(forms) == 1 and signature[0].name is None:
+        return forms[0]
+    return Named(dict(zip(argument_names(signature), forms, strict=True)), signature[0].name is not None)
 
 
 def _raw_form(net: Lifelong, task: int) -> Raw | None:
@@ -58,7 +70,7 @@ def classify(
     answers = []
     with tqdm(total=sum(map(len, files)), unit=" examples", disable=None, leave=False) as bar:
         for places, inputs in input_batches(files, batch_size):
-            best = run(inputs.to(device)).double().softmax(1).topk(top)
+            best = run(moved(inputs, device)).double().softmax(1).topk(top)
             found = zip(places, best.indices.tolist(), best.values.tolist(), strict=True)
             answers += [_answer(path, index, numbers, shares, names) for (path, index), numbers, shares in found]
             bar.update(len(places))

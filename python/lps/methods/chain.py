@@ -20,6 +20,7 @@ from lps.errors import ConfigError
 from lps.methods.base import Method
 from lps.methods.dense import Dense, DenseLearner
 from lps.partition import Partition
+from lps.signature import Signature
 from lps.task import Task
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class ChainLearner(DenseLearner, ABC):
                 layer.module.weight.grad.masked_fill_(frozen, 0)
 
     @torch.no_grad()
-    def take_in(self, task: Task, input_shape: Sequence[int]) -> None:
+    def take_in(self, task: Task, signature: Signature) -> None:
         """The task owns the kept weights that were free, and reuses the other kept ones."""
         values, spent = [], []
         for layer, units, kept in zip(self.layers, self.open_units(), self.kept(), strict=True):
@@ -198,4 +199,4 @@ class ChainLearner(DenseLearner, ABC):
                 layer.module.bias.masked_fill_(~units, 0)
             values.append(layer.module.weight.detach())
             spent.append(int((kept | ~layer.partition.free()).sum()) / kept.numel())
-        self.draft.commit(task, values, spent, input_shape)
+        self.draft.commit(task, values, spent, signature)

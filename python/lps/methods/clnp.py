@@ -24,7 +24,8 @@ from lps.methods.fit import Fit, Phase
 from lps.methods.options import READS
 from lps.partition import Partition
 from lps.runs.checkpoint import fitting
-from lps.task import batches
+from lps.sources import batches
+from lps_kernels.calls import Inputs
 
 TRAIN, FINAL = "train", "final"
 THRESHOLDS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
@@ -93,6 +94,7 @@ class CLNPLearner(ChainLearner):
         with self.net.keep_modes():
             self.net.eval()
             for inputs, _ in batches(self.task.train, EXAMPLES, loader=self.task.loader):
+                assert isinstance(inputs, Tensor)  # a chain takes no other
                 for total, values in zip(sums, self._activations(inputs.to(self.device)), strict=True):
                     total.add_(values.abs().mean(2).sum(0))
         return sums  # all of the same number of examples: only their ratios count
@@ -111,7 +113,7 @@ class CLNPLearner(ChainLearner):
             found.append(values)
         return [each.reshape(len(each), layer.units, -1) for each, layer in zip(found, self.layers, strict=True)]
 
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+    def objective(self, loss: Tensor, inputs: Inputs) -> Tensor:
         """The loss and the penalty, in which frozen weights are a constant."""
         if self.phase == FINAL:
             return loss

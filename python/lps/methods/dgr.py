@@ -27,7 +27,8 @@ from lps.errors import ConfigError, FileFormatError
 from lps.methods.dense import Dense, DenseLearner, fitting_all
 from lps.methods.options import READS
 from lps.options import shown
-from lps.task import batches
+from lps.sources import batches
+from lps_kernels.calls import Inputs
 
 LEAST_VARIANCE = 1e-6  # of outputs, so that inputs which are all the same have a loss
 GENERATOR, SHAPE = "generator", "shape"  # of the memory: the generator's parameters, the shape of an input
@@ -91,6 +92,7 @@ class DGRLearner(DenseLearner):
 
     def _input_shape(self) -> list[int]:
         inputs, _ = next(iter(batches(self.task.train, 1, loader=self.task.loader)))
+        assert isinstance(inputs, Tensor)  # by takes_one_tensor
         if not inputs.is_floating_point():
             raise ConfigError(f"dgr: task {self.task.name}: expected inputs of floats, got {inputs.dtype}")
         return list(inputs.shape[1:])
@@ -99,8 +101,9 @@ class DGRLearner(DenseLearner):
         """All heads, and the generator."""
         return [*self.net.heads.parameters(), *self.generator.parameters()]
 
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+    def objective(self, loss: Tensor, inputs: Inputs) -> Tensor:
         """The losses of network and generator, which share no parameters, on the task and on replay."""
+        assert isinstance(inputs, Tensor)
         both = loss + self.generator.loss(inputs)
         if self.number == 1:
             return both
@@ -137,6 +140,7 @@ class DGR(Dense):
     name = "dgr"
     reads = READS[name]
     task_learner = DGRLearner
+    takes_one_tensor = True
 
     def load_memory(self, memory: dict[str, Any]) -> None:
         """A generator with the sizes of the options."""

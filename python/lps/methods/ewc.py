@@ -20,8 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from lps.batch import examples_in, moved, pieces
 from lps.methods.dense import Dense, DenseLearner, fitting_all, gradients, protected, some_examples
 from lps.methods.options import READS, EWCOptions
+from lps_kernels.calls import Inputs, call, vectors
 
 # Of the memory: tensors by the names of the parameters.
 FISHER = "fisher"
@@ -53,7 +55,7 @@ class EWCLearner(DenseLearner):
     def finish(self) -> None:
         """Join the spring of this task with those of the earlier ones."""
         inputs, _ = some_examples(self.task, self.own.fisher_samples)
-        fisher = fisher_information(self.net.backbone, self.head, inputs.to(self.device), self.held)
+        fisher = fisher_information(self.net.backbone, self.head, moved(inputs, self.device), self.held)
         centre = {name: weight.detach().clone() for name, weight in self.held.items()}
         if self.number > 1:
             fisher, centre = joined(self.memory[FISHER], self.memory[CENTRE], fisher, centre)
@@ -91,7 +93,7 @@ class Call(NamedTuple):
 
 
 def fisher_information(
-    backbone: nn.Module, head: nn.Module, inputs: Tensor, parameters: Mapping[str, nn.Parameter]
+    backbone: nn.Module, head: nn.Module, inputs: Inputs, parameters: Mapping[str, nn.Parameter]
 ) -> Springs:
     """The diagonal of the Fisher information for parameters of the backbone: a mean over the inputs.
 
@@ -102,11 +104,13 @@ def fisher_information(
     fisher = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     names = {id(parameter): name for name, parameter in parameters.items()}
     with _calls_of_linears(backbone) as calls:
-        for chunk in torch.split(inputs, CHUNK):
+        for chunk in pieces(inputs, CHUNK):
             calls.clear()
-            terms = _terms(head(backbone(chunk)))
+            terms = _terms(head(vectors(call(backbone, chunk))))
             once = {
-                layer: made[0] for layer, made in calls.items() if len(made) == 1 and _has_rows(made[0], len(chunk))
+                layer: made[0]
+                for layer, made in calls.items()
+                if len(made) == 1 and _has_rows(made[0], examples_in(chunk))
             }
             for layer, (weight, bias) in _linear_squares(terms, once).items():
                 for tensor, squares in ((layer.weight, weight), (layer.bias, bias)):
@@ -114,13 +118,13 @@ def fisher_information(
                         fisher[names[id(tensor)]] += squares
             done = {id(tensor) for layer in once for tensor in (layer.weight, layer.bias)}
             rest = [name for name, parameter in parameters.items() if id(parameter) not in done]
-            for example in torch.split(chunk, 1) if rest else ():
-                for term in _terms(head(backbone(example))):
+            for example in pieces(chunk, 1) if rest else ():
+                for term in _terms(head(vectors(call(backbone, example)))):
                     found = torch.autograd.grad(
                         term.sum(), [parameters[name] for name in rest], retain_graph=True, materialize_grads=True
                     )
                     torch._foreach_addcmul_([fisher[name] for name in rest], found, found)
-    return {name: total / len(inputs) for name, total in fisher.items()}
+    return {name: total / examples_in(inputs) for name, total in fisher.items()}
 
 
 def _terms(logits: Tensor) -> list[Tensor]:

@@ -30,6 +30,7 @@ from lps.methods.dense import MOMENTS, Dense, DenseLearner, gradients, protected
 from lps.methods.fit import precision_of
 from lps.methods.options import READS, GEMOptions
 from lps.task import Task
+from lps_kernels.calls import vectors
 
 # Of the memory: a list with one tensor per task each.
 INPUTS = "inputs"
@@ -71,7 +72,7 @@ class GEMLearner(DenseLearner):
         torch.clear_autocast_cache()
         with precision_of(self.config, self.device):
             private = self.net.private_of(index + 1) if self.net.private_names else {}
-            features = functional_call(self.net.backbone, private, (self.memory[INPUTS][index],))
+            features = vectors(functional_call(self.net.backbone, private, (self.memory[INPUTS][index],)))
             logits = self.net.heads[index](features)
             loss = cross_entropy(logits, self.memory[LABELS][index], self.memory[WEIGHTS][index].to(logits.dtype))
         return torch.autograd.grad(loss, self.weights, materialize_grads=True)
@@ -87,6 +88,7 @@ class GEMLearner(DenseLearner):
     def finish(self) -> None:
         """Remember examples of the task."""
         inputs, labels = some_examples(self.task, self.own.memory_size)
+        assert isinstance(inputs, Tensor)  # by takes_one_tensor
         weights = self.task.class_weights
         new = {
             INPUTS: inputs,
@@ -103,6 +105,7 @@ class GEM(Dense):
     reads = READS[name]
     own_losses = False  # a function cannot be remembered beside the examples
     task_learner = GEMLearner
+    takes_one_tensor = True  # examples are remembered as one
     keeps_moments = True
 
     def check(self, tasks: Sequence[Task]) -> None:

@@ -28,6 +28,7 @@ from lps.methods.fit import Fit
 from lps.methods.options import READS
 from lps.partition import Partition
 from lps.task import Task
+from lps_kernels.calls import Inputs
 
 if TYPE_CHECKING:
     from lps.methods.lps.config import TaskConfig
@@ -74,7 +75,7 @@ class HATLearner(ChainLearner):
         low, high = 1 / self.own.smax, self.own.smax
         self.slope = low + (high - low) * fit.position.batch / max(1, fit.steps - 1)
 
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+    def objective(self, loss: Tensor, inputs: Inputs) -> Tensor:
         """The loss and the cost of opening units."""
         free = torch.cat([~used for used in self.used])
         gates = torch.sigmoid(self.slope * torch.cat(list(self.embeddings)))

@@ -22,6 +22,7 @@ from torch.nn.functional import kl_div
 
 from lps.methods.dense import Dense, DenseLearner
 from lps.methods.options import READS, LwFOptions
+from lps_kernels.calls import Inputs, call, vectors
 
 
 class LwFLearner(DenseLearner):
@@ -39,12 +40,12 @@ class LwFLearner(DenseLearner):
         """All heads."""
         return list(self.net.heads.requires_grad_(True).parameters())
 
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+    def objective(self, loss: Tensor, inputs: Inputs) -> Tensor:
         """Eq. (3) without its weight decay."""
         if self.number == 1:
             return loss
         with torch.no_grad():
-            old_features = self.old_backbone(inputs)
+            old_features = vectors(call(self.old_backbone, inputs))
             wanted = [head(old_features) for head in self.old_heads]
         for head, answers in zip(self.net.heads, wanted, strict=False):
             loss = loss + self.own.strength * distillation(head(self.features), answers, self.own.temperature)

@@ -16,6 +16,9 @@ from lps.options import option
 # Settings of training that every method reads; of the others a method says itself which it reads.
 EVERY_METHOD_USES = frozenset({"epochs", "batch_size", "lr", "schedule", "seed", "precision", "channels_last"})
 
+# Settings that a method reads unless it says otherwise; given to one that does not, they are refused.
+MOST_METHODS_USE = frozenset({"clip_norm", "patience"})
+
 Width = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
@@ -33,7 +36,7 @@ class Reads:
     """
 
     options: type = NoOptions
-    uses: frozenset[str] = frozenset()
+    uses: frozenset[str] = MOST_METHODS_USE
     norms: str | None = None
 
 
@@ -139,20 +142,22 @@ READS = {
     "lps": Reads(
         uses=frozenset(
             {"alpha", "beta", "solver", "pull", "rho", "rho_levels", "share_cost", "reserve"}
-            | {"pattern", "sharing", "fill_last"}
+            | {"pattern", "sharing", "fill_last", "clip_norm", "patience"}
         )
     ),
-    "packnet": Reads(uses=frozenset({"alpha", "reserve", "pattern", "fill_last"})),
+    "packnet": Reads(uses=frozenset({"alpha", "reserve", "pattern", "fill_last", "clip_norm", "patience"})),
     "clnp": Reads(CLNPOptions, norms="per-task"),
     "wsn": Reads(ShareOption),
     "supsup": Reads(ShareOption),
     "hat": Reads(HATOptions, norms="per-task"),
     "ewc": Reads(EWCOptions),
-    "si": Reads(SIOptions),
+    # A clipped gradient would not be the slope that Eq. (3) follows.
+    "si": Reads(SIOptions, frozenset({"patience"})),
     "lwf": Reads(LwFOptions, norms="frozen"),  # the answers of all heads are compared in one network
     "gem": Reads(GEMOptions),
     "dgr": Reads(DGROptions),
     "single": Reads(norms=WHOLE),
     "finetune": Reads(),
-    "joint": Reads(norms="frozen"),  # one normalisation for all tasks, as they are trained together
+    # One normalisation for all tasks, as they are trained together; there are no validation examples of all tasks.
+    "joint": Reads(uses=frozenset({"clip_norm"}), norms="frozen"),
 }

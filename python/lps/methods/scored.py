@@ -176,7 +176,7 @@ class ScoredLearner(SplitLearner):
             used = kept | ~layer.partition.free()
             spent.append(int(used.count_nonzero()) / max(1, used.numel()))
             layer.partition.set_kept(kept)
-        self.draft.commit(task, [layer.weights for layer in self.layers], spent, fit.input_shape)
+        self.draft.commit(task, [layer.weights for layer in self.layers], spent, fit.signature)
         found = {WEIGHTS: lambda layer: layer.weights, SCORES: lambda layer: layer.scores}
         self.method.memory = {
             name: {layer.partition.name: found[name](layer) for layer in self.layers} for name in self.method.remembers

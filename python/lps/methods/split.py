@@ -18,6 +18,7 @@ from lps.methods.statistics import compared, is_compiled
 from lps.partition import is_sound
 from lps.runs.checkpoint import fitting
 from lps.task import Task
+from lps_kernels.calls import Inputs
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
@@ -78,19 +79,18 @@ class SplitLearner:
         """Back to training mode: validation or a listener may have changed it."""
         self.net.train()
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: Inputs) -> Tensor:
         """Logits of the task being learnt."""
         if self._compares:
             self._compares = False
             with compared(self.net, f"task {self.number} ({self.task.name})"):
-                features = self.net.backbone(inputs)
+                features = self.net.features_of(inputs)
         else:
-            features = self.net.backbone(inputs)
-        self.net.check_features(features)
+            features = self.net.features_of(inputs)
         logits: Tensor = self.net.heads[-1](features)
         return logits
 
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+    def objective(self, loss: Tensor, inputs: Inputs) -> Tensor:
         """The loss of the task alone."""
         return loss
 

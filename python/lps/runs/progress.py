@@ -82,6 +82,12 @@ class Progress(Listener):
         elif perf_counter() - self.shown > MOST_SECONDS:
             self._line(f"{self._place()}  {self._speed(self.seen / (perf_counter() - self.epoch_begin))}")
 
+    def skipped(self, steps: int) -> None:
+        """A phase has ended early."""
+        self.steps -= steps
+        if self.bar is not None:
+            self.bar.update(steps)
+
     def row(self, row: Row) -> None:
         """A row for the log, of which some are shown."""
         if self.directory:
@@ -91,6 +97,9 @@ class Progress(Listener):
         elif row.event == "pruned":
             change = f"val {percent(self.accuracy)} -> {percent(row.accuracy)}"
             self._line(f"{self.label}  pruned  {change}  density {percent(row.density, 1)}")
+        elif row.event == "stopped":
+            best = percent(row.accuracy)
+            self._line(f"{self.label}  {row.phase} ends after epoch {row.epoch}: val was {best} at best")
         elif row.event == "layer":
             if row.task > 1 and not self.terminal:
                 self._line(f"{self.label}  pruned  {row.layer}  reuses {percent(row.share, 1)} of earlier weights")

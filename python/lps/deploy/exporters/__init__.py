@@ -59,8 +59,8 @@ def export_task(
     check_available(format)
     exporter, number = EXPORTERS[format], net.check_task(task)
     if exporter.needs_input_shape or input_shape is not None:
-        from lps.deploy.trial import use_input_shape
+        from lps.deploy.trial import use_signature
 
         net.require_backbone()
-        use_input_shape(net, number, source, input_shape)
+        use_signature(net, number, source, input_shape)
     return exporter.write(net, number, output)
