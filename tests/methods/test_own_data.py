@@ -453,7 +453,7 @@ def test_settings_that_a_method_cannot_use_are_refused_by_its_name() -> None:
 def test_methods_learn_from_inputs_by_name(name: str) -> None:
     torch.manual_seed(0)
     kind = METHODS[name]
-    net = Lifelong(Text(), 24, norms=kind.norms)
+    net = Lifelong(Text(), 24, norms=kind.reads.norms)
     method = kind(net, replace(LONG, epochs=5, patience=3))
     for number in (1, 2):
         method.learn(Task(f"words {number}", 3, train=tokens(number), validation=tokens(9)))

@@ -14,7 +14,7 @@ from lps.data.files import unlike, unreadable
 from lps.data.inputs import CHECK_PATH
 from lps.data.npy import read_header
 from lps.deploy.classify import classify, open_files
-from lps.deploy.trial import use_input_shape
+from lps.deploy.trial import use_signature
 from lps.errors import DataError, FileFormatError, LPSError, in_a_sentence
 from lps.lifelong import Lifelong
 from lps.options import shown
@@ -72,8 +72,7 @@ def accuracy_of_files(net: Lifelong, number: int, file: str, inputs: Sequence[st
     """Accuracy of a task on the user's own examples: files of inputs, and their class numbers in an .npy file."""
     net.require_backbone()
     known = read_labels(Path(labels), net.learnt[number - 1].classes)
-    shape = use_input_shape(net, number, file, None)
-    files, _ = open_files(net, number, shape, inputs)
+    files, _ = open_files(net, number, use_signature(net, number, file, None), inputs)
     count = sum(map(len, files))
     if len(known) != count:
         raise unlike(Path(labels), "labels", f"{count}, one per example", len(known), "give one for each")
