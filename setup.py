@@ -1,4 +1,8 @@
-"""Builds the native library with CMake; everything else is declared in pyproject.toml."""
+"""Builds the native library with CMake; everything else is declared in pyproject.toml.
+
+``LPS_NATIVE=0`` leaves the library out: the package then runs on its references, which are slow. So it is on systems
+that it cannot be built for, unless ``LPS_NATIVE=1`` asks for it.
+"""
 
 import importlib.util
 import os
@@ -33,13 +37,27 @@ def torch_directory() -> Path:
     return Path(spec.origin).parent
 
 
+def is_wanted() -> bool:
+    """Whether to build the library: by default, wherever it can be built."""
+    wanted = os.environ.get("LPS_NATIVE", "")
+    if wanted not in ("", "0", "1"):
+        fail(f"LPS_NATIVE: expected 0 or 1, got {wanted}")
+    machine = f"{sys.platform} on {platform.machine()}"
+    possible = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
+    if wanted == "1" and not possible:
+        fail(f"the library builds on Linux on x86_64 or aarch64, got {machine}")
+    if wanted != "0" and not possible:
+        reason = f"the library builds on Linux on x86_64 or aarch64, and this is {machine}"
+        print(f"learn-prune-share: installed without its library: {reason}; it runs on its references, which are slow")
+    return wanted != "0" and possible
+
+
 def check_machine() -> None:
     """Name what is missing before CMake would, at length."""
-    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
-        fail(f"the library builds on Linux on x86_64 or aarch64, got {sys.platform} on {platform.machine()}")
     compilers = shlex.split(os.environ.get("CXX", ""))[:1] or ["c++", "g++", "clang++"]
     if not any(shutil.which(compiler) for compiler in compilers):
-        fail(f"no C++ compiler was found (looked for {', '.join(compilers)}); install g++ or set CXX")
+        remedy = "install g++, set CXX, or leave the library out with LPS_NATIVE=0"
+        fail(f"no C++ compiler was found (looked for {', '.join(compilers)}); {remedy}")
     for tool in ("cmake", "ninja"):
         if not shutil.which(tool):
             fail(f"{tool} was not found; run `pip install {tool}` or build with isolation")
@@ -74,7 +92,7 @@ class CMakeBuild(build_ext):
 
 
 setup(
-    ext_modules=[Extension("lps_kernels._C", [], py_limited_api=True)],
+    ext_modules=[Extension("lps_kernels._C", [], py_limited_api=True)] if is_wanted() else [],
     cmdclass={"build_ext": CMakeBuild},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -27,7 +27,7 @@ import numpy as np
 from lps.data import stream
 from lps.data.permuted import Permute
 from lps.environment import processor
-from lps.task import Arrays
+from lps.sources import Arrays
 
 from benchmarks.environments import install, last_line
 from benchmarks.peers import UnavailableError

@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import torch
 
+from lps_kernels import _autocast
+
 Args = tuple[Any, ...]
 Sums = Literal["groups", "products"]
 
@@ -127,6 +129,7 @@ def declare(
         # Without a gradient on every backend: torch's warning on backward then means the same everywhere.
         torch.library.impl(f"lps::{name}", "default", torch.no_grad()(reference))
         torch.library.register_fake(f"lps::{name}", fake)
+    _autocast.register(name, product=sums == "products", writes=bool(mutates))
     op = Op(
         name=name,
         schema=schema,

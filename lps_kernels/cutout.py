@@ -8,6 +8,8 @@ from math import prod
 
 from torch import Tensor, nn
 
+from lps_kernels.calls import Inputs, call, vectors
+
 
 @dataclass(frozen=True)
 class LayerSummary:
@@ -36,6 +38,19 @@ class LayerSummary:
         return prod(self.before)
 
 
+class TaskNetwork(nn.Module):
+    """A backbone with a task's head behind it."""
+
+    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, head
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """Logits of a batch."""
+        logits: Tensor = self.head(vectors(self.backbone(*inputs, **named)))
+        return logits
+
+
 class Cutout(nn.Module):
     """Maps inputs to the logits of one task; made by ``lps.Lifelong.extract``.
 
@@ -50,9 +65,9 @@ class Cutout(nn.Module):
         self.requires_grad_(False)
         self.eval()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of a batch."""
-        logits: Tensor = self.network(x)
+    def forward(self, x: Inputs) -> Tensor:
+        """Logits of a batch: a tensor, or several in a tuple or by name, as the network takes them."""
+        logits: Tensor = call(self.network, x)
         return logits
 
     def weight_bytes(self) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def test_a_registered_network_is_made_by_load(tmp_path: Path, monkeypatch: pytes
     net = names["net"]
     task = lps.Task(name, 10, train=lps.Arrays(x, y), test=lps.Arrays(x_test, y_test))
     net.learn(task, lps.LPSConfig(epochs=(1, 1, 1)))
-    exec(code_blocks()[2], {"net": net, "task": task, "config": lps.LPSConfig(epochs=(1, 1, 1)), "torch": torch})
+    second, config = replace(task, name="second"), lps.LPSConfig(epochs=(1, 1, 1))
+    exec(code_blocks()[2], {"net": net, "task": second, "config": config, "torch": torch})
     net.save(tmp_path / "model.lps")
     loaded = lps.load(tmp_path / "model.lps")
     assert torch.equal(loaded.eval()(x_test, task=2), net.eval()(x_test, task=2))

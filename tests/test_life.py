@@ -255,6 +255,23 @@ class Life(RuleBasedStateMachine):
         assert export([str(self.path), "--task", str(number), "--format", "lps", "--output", str(output)]) == 0
         assert same_bits(self.answers(lps.load(output), 1), self.saved[number - 1].answers)
 
+    @precondition(lambda self: len(self.known) > 1)
+    @rule()
+    def drop(self) -> None:
+        """Remove the last task; what was stopped before it was learnt counted on other shares."""
+        owned = capacity(self.net)
+        self.net.drop_last()
+        self.known.pop()
+        self.stopped = None
+        assert capacity(self.net) == owned[:-1]
+
+    @rule(pick=PICK)
+    def rename(self, pick: int) -> None:
+        number = 1 + pick % len(self.known)
+        self.drawn += 1  # no two names are the same
+        self.net.rename(number, f"renamed-{self.drawn}")
+        assert self.net.check_task(f"renamed-{self.drawn}") == number
+
     @rule()
     def state_dict(self) -> None:
         """Go on with a network that took over the state_dict."""
@@ -326,6 +343,9 @@ def test_one_life(norms: str) -> None:
         lambda: life.export(pick=1),
         lambda: life.cut_down(pick=2, take=True),
         lambda: life.learn(how=hows[1]),
+        lambda: life.rename(pick=1),
+        life.drop,
+        lambda: life.learn(how=hows[2]),
     ]
     try:
         for step in steps:
@@ -336,7 +356,7 @@ def test_one_life(norms: str) -> None:
             life.the_file_gives_back_what_was_saved()
         assert len(life.known) == 2
         assert len(life.saved) == 3
-        assert life.stopped is not None
+        assert life.stopped is None
     finally:
         life.teardown()
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from lps import Lifelong
-from lps.errors import ConfigError
+from lps.errors import ConfigError, DivergedError
+from lps.methods import METHODS
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
@@ -139,12 +140,36 @@ def test_statistics_and_norms_are_frozen_after_task_1() -> None:
     assert all(torch.equal(after[name], tensor) for name, tensor in net.common_tensors())
 
 
-def test_learn_leaves_the_mode_and_nothing_to_train() -> None:
+def test_learn_leaves_eval_mode_and_nothing_to_train() -> None:
     for training in (True, False):
         net = toy_net().train(training)
         net.learn(toy_task(1), QUICK)
-        assert net.training is training
+        assert not any(module.training for module in net.modules())
         assert not any(parameter.requires_grad for parameter in net.parameters())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_dropout_does_not_answer_at_random_after_learning(method: str) -> None:
+    """The line after ``learn`` gives what the file gives."""
+    kind = METHODS[method]
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Dropout(0.5), nn.Linear(24, 16), nn.ReLU())
+    learner = kind(Lifelong(backbone, 16, norms=kind.reads.norms or "frozen").train(), QUICK)
+    tasks = [toy_task(1), toy_task(2)]
+    learner.check(tasks)
+    for task in tasks:
+        learner.learn(task)
+        first, second = (learner.predict(inputs_of(task), len(learner.learnt)) for _ in range(2))
+        assert torch.equal(first, second)
+        assert not any(module.training for module in learner.net.modules())
+
+
+def test_a_failure_leaves_the_mode() -> None:
+    for training in (True, False):
+        net = toy_net().train(training)
+        with pytest.raises(DivergedError):
+            net.learn(toy_task(1), replace(QUICK, lr=1e30))
+        assert net.training is training
 
 
 def test_a_copy_is_a_network_of_its_own() -> None:

@@ -50,7 +50,8 @@ def toy_net(*, pattern: str = "irregular", sharing: str = "elementwise", seed: i
 def inputs_of(task: Task) -> Tensor:
     """The test inputs of the task."""
     assert isinstance(task.test, Arrays)
-    return task.test.inputs
+    inputs: Tensor = task.test.inputs
+    return inputs
 
 
 def answers(net: Lifelong, tasks: list[Task]) -> list[Tensor]:

@@ -50,7 +50,7 @@ class Peak(Listener):
 def main(side: int, solver: str) -> None:
     """Print bytes per weight and the number of weights of a layer with this many rows and columns."""
     data = Arrays(torch.rand(6, side), torch.arange(6) % 2)
-    task = Task("noise", 2, train=data, test=data)
+    tasks = [Task(f"noise {number}", 2, train=data, test=data) for number in (1, 2)]
     config = LPSConfig(alpha=0.1, beta=0.9, epochs=(0, 1, 0), batch_size=1, rho_levels=2)
     if solver == "straight-through":
         config = replace(config, solver="straight-through", beta="auto")
@@ -60,7 +60,7 @@ def main(side: int, solver: str) -> None:
     start = resident("VmRSS")
     net = Lifelong(nn.Linear(side, side, bias=False), features=side)
     peak = Peak(solver)
-    for _ in range(2):
+    for task in tasks:
         net.learn(task, config, listener=peak)
     print((peak.bytes - start) / side**2, side**2)
 

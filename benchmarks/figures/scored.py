@@ -8,7 +8,7 @@ import torch
 from lps import Arrays, Lifelong, Listener, LPSConfig, Task
 from lps.methods import METHODS
 from lps.methods.fit import Fit
-from lps.task import batches
+from lps.sources import batches
 from torch import Tensor
 
 from benchmarks.figures.figure import Figure, faster, typically_within
@@ -37,7 +37,7 @@ def _step_of(name: str, net: Lifelong, task: Task) -> Thunk:
     """A training step as ``learn`` takes it in the second task, on one batch."""
     kind = METHODS[name]
     config = LPSConfig(epochs=(0, 1, 0))
-    method = kind(net, config, kind.options(SHARE))
+    method = kind(net, config, kind.reads.options(SHARE))
     method.learn(task)
     transaction, of_task = net.transaction(), config.of_task(2)
     learner = method.learner(task, of_task, transaction.__enter__())

@@ -18,7 +18,7 @@ from lps.methods.fit import Fit
 from lps.methods.lps.config import TaskConfig
 from lps.methods.lps.phases import PhasedLearner
 from lps.methods.lps.plan import plan_task
-from lps.task import batches
+from lps.sources import batches
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -75,19 +75,19 @@ def _network() -> Lifelong:
     return Lifelong(backbone, features=2000)
 
 
-def _task(examples: int) -> Task:
+def _task(examples: int, name: str = "noise") -> Task:
     """Noise with labels: speed and size do not depend on what is learnt."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.rand(examples, INPUTS, generator=generator)
     data = Arrays(inputs, torch.arange(examples) % CLASSES)
-    return Task("noise", CLASSES, train=data, test=data)
+    return Task(name, CLASSES, train=data, test=data)
 
 
 def _learn(net: Lifelong, tasks: int) -> list[Tensor]:
     """Learn ``tasks`` more tasks; returns the logits of each right after it was learnt."""
     answers = []
     for _ in range(tasks):
-        net.learn(_task(BATCH), INSTANT)
+        net.learn(_task(BATCH, f"noise {len(net.learnt) + 1}"), INSTANT)
         answers.append(_answer(net, len(net.learnt)))
     return answers
 
@@ -95,7 +95,8 @@ def _learn(net: Lifelong, tasks: int) -> list[Tensor]:
 def _inputs() -> Tensor:
     data = _task(BATCH).test
     assert isinstance(data, Arrays)
-    return data.inputs
+    inputs: Tensor = data.inputs
+    return inputs
 
 
 def _answer(net: Lifelong, task: int) -> Tensor:

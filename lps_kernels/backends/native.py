@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -39,7 +40,8 @@ def load() -> tuple[bool, str]:
         return False, f"torch {torch.__version__} is older than 2.13, for which the library is built"
     path = find_library()
     if path is None:
-        return False, f"no built library ({LIBRARY}) was found; {REMEDY}"
+        remedy = REMEDY if sys.platform == "linux" else "it is for Linux alone"
+        return False, f"no built library ({LIBRARY}) was found; {remedy}"
     built = _version_of(path)
     if built != __version__:
         return False, f"{path} was built for version {built}, but this is {__version__}; {REMEDY}"

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from lps.runs.events import Listener as Listener
     from lps.runs.events import Row as Row
     from lps.runs.events import TaskReport as TaskReport
-    from lps.task import Arrays as Arrays
+    from lps.sources import Arrays as Arrays
     from lps.task import Task as Task
     from lps_kernels import __version__ as __version__
 
 # Where each public name comes from. They are imported when they are first asked for: commands have something to set
 # before torch is loaded, and they import this package first.
 _HOMES = {
-    "Arrays": "lps.task",
+    "Arrays": "lps.sources",
     "Checkpoint": "lps.runs.checkpoint",
     "LPSConfig": "lps.methods.lps.config",
     "LPSError": "lps.errors",

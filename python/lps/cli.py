@@ -8,6 +8,7 @@ share_cores()  # before anything loads torch
 
 import argparse
 import importlib
+import importlib.metadata
 import io
 import os
 import re
@@ -16,13 +17,14 @@ from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import Field
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
-import torch
-
+from lps.data.options import IN_PRESETS
 from lps.errors import ConfigError, LPSError, WriteError, complain, escaped
 from lps.options import is_unicode, shown
-from lps_kernels.tf32 import apply_to_torch
+
+if TYPE_CHECKING:
+    import torch
 
 COMMANDS = {
     "train": "learn a benchmark's tasks one after another into one file",
@@ -31,19 +33,33 @@ COMMANDS = {
     "report": "show runs and sets of runs as one page with tables and figures, which loads nothing",
     "eval": "check a file's digests and every task's accuracy",
     "export": "cut one task out of a file, for torch, for ONNX or as a file of its own",
+    "info": "list a file's tasks with their classes, shares, accuracies and digests",
+    "diff": "compare two files: which tasks answer alike, and which are in only one of them",
+    "edit": "rename tasks of a file or remove its last one",
     "infer": "classify arrays or images with one task of a file",
 }
 
+PACKAGE = "learn-prune-share"
 MOST_LETTERS = 600  # of a refusal; argparse repeats arguments of any length
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+
+
+class _WithDefaults(argparse.HelpFormatter):
+    """Adds what holds if a flag is not given, where its help does not say so itself."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text = action.help
+        if text is None or not _is_worth_saying(action.default) or "default" in text:
+            return text
+        return f"{text} (default: %(default)s)"
 
 
 class Parser(argparse.ArgumentParser):
     """Answers bad input with one sentence, without the usage."""
 
     def __init__(self, prog: str, description: str) -> None:
-        super().__init__(prog=prog, description=description, allow_abbrev=False)
+        super().__init__(prog=prog, description=description, allow_abbrev=False, formatter_class=_WithDefaults)
 
     def add_options(
         self,
@@ -58,7 +74,7 @@ class Parser(argparse.ArgumentParser):
         group = self.add_argument_group(title)
         for option in options:
             flag = f"--{prefix}{option.name.replace('_', '-')}"
-            text = option.metadata["help"] if listed(f"{prefix}{option.name}") else argparse.SUPPRESS
+            text = _with_default(option) if listed(f"{prefix}{option.name}") else argparse.SUPPRESS
             place: dict[str, Any] = {"dest": f"{prefix}{option.name}", "default": argparse.SUPPRESS}
             if isinstance(option.default, bool):
                 group.add_argument(flag, action="store_true", help=text, **place)
@@ -76,6 +92,19 @@ class Parser(argparse.ArgumentParser):
         if len(sentence) > MOST_LETTERS:
             sentence = f"{sentence[:MOST_LETTERS]}..."
         self.exit(REFUSED, f"{self.prog}: {escaped(sentence)}\n")
+
+
+def _is_worth_saying(default: object) -> bool:
+    return not (default is None or default is False or default in ([], argparse.SUPPRESS))
+
+
+def _with_default(option: Field[Any]) -> str:
+    """A setting's help with its default as its flag takes it."""
+    text: str = option.metadata["help"]
+    if not _is_worth_saying(option.default) or "default" in text:
+        return text
+    default = ",".join(map(str, option.default)) if isinstance(option.default, tuple) else option.default
+    return f"{text} (default: {'that of the preset, or ' if option.name in IN_PRESETS else ''}{default})"
 
 
 def whole(text: str) -> int:
@@ -209,6 +238,10 @@ def check_output(output: str, sources: Iterable[str | Path]) -> Path:
 
 def use_device(name: str, threads: int | None) -> torch.device:
     """The device of this name, or a refusal; sets torch's threads, and TF32 where that is asked for."""
+    import torch
+
+    from lps_kernels.tf32 import apply_to_torch
+
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -225,8 +258,10 @@ def use_device(name: str, threads: int | None) -> torch.device:
 
 def main() -> int:
     """The console command."""
-    parser = argparse.ArgumentParser(prog="lps", description="One network, many tasks, nothing forgotten.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{" + ",".join(COMMANDS) + "}")
+    parser = Parser("lps", "One network, many tasks, nothing forgotten. lps COMMAND --help lists a command's flags.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {importlib.metadata.version(PACKAGE)}")
+    names = "{" + ",".join(COMMANDS) + "}"
+    commands = parser.add_subparsers(dest="command", required=True, metavar=names, parser_class=argparse.ArgumentParser)
     for name, text in COMMANDS.items():
         commands.add_parser(name, help=text, add_help=False)
     command = parser.parse_args(sys.argv[1:2]).command

@@ -14,9 +14,7 @@ from lps.cli import COMMANDS, guarded
 from lps.errors import ConfigError
 from lps.methods import METHODS
 from lps.options import shown
-from lps.runs.batch import make_run
-from lps.runs.kinds import COMPARE
-from lps.runs.set_command import SetCommand, set_parser
+from lps.runs.set_parser import set_parser
 from lps.runs.settings import is_read, settings_from
 
 PROG = "lps.compare"
@@ -33,6 +31,10 @@ def _main(arguments: list[str]) -> int:
     parser = set_parser(PROG, f"{COMMANDS['compare'].capitalize()}. {text}", without=("method",))
     parser.add_argument("--methods", default=SUPPRESS, metavar="NAME,...", help=f"by default {DEFAULT}")
     flags = vars(parser.parse_args(arguments))
+    from lps.runs.batch import make_run
+    from lps.runs.kinds import COMPARE
+    from lps.runs.set_command import SetCommand
+
     try:
         command = SetCommand(PROG, arguments, flags, COMPARE)
         if command.only_show:
@@ -59,13 +61,13 @@ def _methods(text: str) -> list[str]:
 
 def _given(method: str, given: Mapping[str, object]) -> dict[str, object]:
     """The settings of a method: those that it reads."""
-    read = {name: value for name, value in given.items() if is_read(name, METHODS[method])}
+    read = {name: value for name, value in given.items() if is_read(name, method)}
     return {"method": method, **read}
 
 
 def _check_read(given: Mapping[str, object], methods: list[str]) -> None:
     for name in given:
-        if not any(is_read(name, METHODS[method]) for method in methods):
+        if not any(is_read(name, method) for method in methods):
             raise ConfigError(f"{name}: none of {', '.join(methods)} uses it; leave it out")
 
 

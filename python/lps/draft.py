@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lps.errors import ConfigError
+from lps.frozen import check_still
+from lps.signature import Signature, dtype_name
 from lps.task import Learnt, Task
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ class Draft:
     def __init__(self, net: Lifelong) -> None:
         self._net = net
         self.number = len(net.learnt) + 1
+        if self.number == 1:
+            check_still(net)
         self._metadata = replace(net.metadata)
         self._common = [(name, tensor, tensor.detach().clone()) for name, tensor in net.common_tensors()]
         self._heads = [(tensor, tensor.detach().clone()) for tensor in net.heads.state_dict(keep_vars=True).values()]
@@ -53,10 +57,15 @@ class Draft:
 
         torch's normalisation layers do not update frozen statistics, but a user's module may change its buffers.
         """
-        if self.number > 1:
-            self._restore(lambda name: name not in self._net.private_names)
+        frozen, private = self._net.frozen, self._net.private_names
+        self._restore(lambda name: name in frozen or (self.number > 1 and name not in private))
 
-    def commit(self, task: Task, values: Sequence[Tensor], spent: Sequence[float], input_shape: Sequence[int]) -> None:
+    @torch.no_grad()
+    def restore_all(self) -> None:
+        """Restore all common tensors: a trial of the network must leave no trace in its buffers."""
+        self._restore(lambda _: True)
+
+    def commit(self, task: Task, values: Sequence[Tensor], spent: Sequence[float], signature: Signature) -> None:
         """Make the task part of the network; ``values`` are the trained tensors ``v``, one per prunable weight.
 
         The change of ``learnt`` is the commit point: a failure before it is rolled back.
@@ -66,10 +75,10 @@ class Draft:
             for (partition, _), v, share in zip(self._net.prunable(), values, spent, strict=True):
                 partition.commit(v)
                 partition.spent = share
-        self._complete(input_shape)
+        self._complete(signature)
         self._net.learnt.append(self._learnt(task))
 
-    def commit_whole(self, task: Task, input_shape: Sequence[int]) -> None:
+    def commit_whole(self, task: Task, signature: Signature) -> None:
         """Make the task part of the network with all weights as the backbone holds them now, for every task.
 
         Earlier tasks may answer otherwise from here on, so their digests are taken anew.
@@ -79,7 +88,7 @@ class Draft:
         with torch.no_grad():
             for partition, weight in net.prunable():
                 partition.take_all(weight)
-        self._complete(input_shape)
+        self._complete(signature)
         earlier = [replace(learnt, digest=net.digest(number)) for number, learnt in enumerate(net.learnt, 1)]
         net.learnt = [*earlier, self._learnt(task)]
 
@@ -91,15 +100,15 @@ class Draft:
                 "one head"
             )
 
-    def _complete(self, input_shape: Sequence[int]) -> None:
+    def _complete(self, signature: Signature) -> None:
         """All that a task has beside its share of the weights."""
         net = self._net
         for parameter in net.parameters():
             parameter.requires_grad_(False)
             parameter.grad = None
         net.add_private({name: tensor for name, tensor in net.common_tensors() if name in net.private_names})
-        if self.number == 1:  # lps.export and lps.infer need it without the data
-            net.metadata.input_shape = list(input_shape)
+        # lps.export and lps.infer need it without the data.
+        net.metadata.record(self.number, signature, dtype_name(net.like))
 
     def _learnt(self, task: Task) -> Learnt:
         return Learnt(task.name, task.classes, self._net.digest(self.number), tuple(task.class_names))

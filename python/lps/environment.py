@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from pathlib import Path
 
 SPINS = "3000"
@@ -20,6 +21,15 @@ def share_cores() -> None:
     """Let idle threads sleep soon, unless the user's environment says how they wait."""
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
         os.environ["GOMP_SPINCOUNT"] = SPINS
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has held at once; 0 on Windows, where nobody has looked."""
+    try:
+        from resource import RUSAGE_SELF, getrusage  # noqa: PLC0415
+    except ImportError:
+        return 0
+    return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)  # Linux counts in kB
 
 
 def processor() -> str:

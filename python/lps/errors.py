@@ -53,5 +53,7 @@ def in_a_sentence(text: object) -> str:
 
 def complain(prog: str, sentence: str) -> None:
     """Print a sentence on one line to the standard error, if that is possible."""
-    with suppress(OSError):
+    if sys.stderr is None:  # print would take the standard output instead
+        return
+    with suppress(OSError, ValueError):
         print(f"{prog}: {escaped(sentence)}", file=sys.stderr)

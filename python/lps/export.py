@@ -14,8 +14,9 @@ share_cores()  # before anything loads torch
 import sys
 from pathlib import Path
 
-from lps.cli import COMMANDS, Parser, check_output, guarded, whole
-from lps.deploy.exporters import EXPORTERS, default_output, export_file
+from lps.cli import COMMANDS, Parser, check_output, guarded
+from lps.deploy.exporters import EXPORTERS, check_available, default_output, export_task
+from lps.file_options import add_backbone, add_task, load_for
 
 PROG = "lps.export"
 
@@ -28,15 +29,21 @@ def main(arguments: list[str] | None = None) -> int:
 def _main(arguments: list[str]) -> int:
     parser = Parser(PROG, f"{COMMANDS['export'].capitalize()}.")
     parser.add_argument("file", type=str, metavar="FILE", help="a model.lps")
-    parser.add_argument("--task", type=whole, required=True, metavar="T", help="the task, counted from 1")
+    add_task(parser)
     parser.add_argument("--format", choices=list(EXPORTERS), required=True, help="what to write")
     parser.add_argument("--output", type=str, metavar="PATH", help="by default <FILE>-task<T> and the format's ending")
     parser.add_argument("--input-shape", type=str, metavar="N,N,...", help="of one example, if FILE does not tell it")
+    add_backbone(parser)
     options = parser.parse_args(arguments)
+    check_available(options.format)
     file = Path(options.file)
-    default = default_output(file, options.task, options.format)
+    if options.output is not None:
+        check_output(options.output, [file])
+    net = load_for(options)
+    task = net.check_task(options.task)
+    default = default_output(file, task, options.format)
     output = check_output(str(default) if options.output is None else options.output, [file])
-    checked = export_file(file, options.task, options.format, output, options.input_shape)
+    checked = export_task(net, task, output, options.format, source=file, input_shape=options.input_shape)
     print(f"{output}  {output.stat().st_size:,} bytes  {checked}")
     return 0
 

@@ -16,15 +16,13 @@ from itertools import islice
 from typing import Any
 
 from lps.artifact.atomic import write_atomically
-from lps.artifact.read import load
 from lps.cli import COMMANDS, Parser, between, check_output, guarded, use_device, whole
-from lps.deploy.classify import TEXTS, classify, open_files, unanswered
-from lps.deploy.speed import compare, inputs_to_measure
-from lps.deploy.trial import use_input_shape
 from lps.errors import complain
+from lps.file_options import add_backbone, add_task, load_for
 from lps.runs.settings import MOST_THREADS
 
 PROG = "lps.infer"
+FORMATS = ("csv", "json")  # those of lps.deploy.classify.TEXTS
 SWITCHES = ("--benchmark", "--dense", "--help", "-h")
 
 
@@ -35,20 +33,25 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _main(arguments: list[str]) -> int:
     options = _parse(arguments)
+    from lps.deploy.classify import TEXTS, classify, open_files, unanswered
+    from lps.deploy.speed import compare, inputs_to_measure
+    from lps.deploy.trial import use_signature
+
     output = None if options.output is None else check_output(options.output, [options.file, *options.inputs])
     device = use_device(options.device, options.threads)
-    net = load(options.file).to(device)
-    net.check_task(options.task)
-    shape = use_input_shape(net, options.task, options.file, options.input_shape)
-    files, scaled = open_files(net, options.task, shape, options.inputs)
+    net = load_for(options).to(device)
+    task = net.check_task(options.task)
+    net.require_backbone()
+    signature = use_signature(net, task, options.file, options.input_shape)
+    files, scaled = open_files(net, task, signature, options.inputs)
     if scaled:
         print(
             f"{PROG}: {options.file} does not say how images become inputs: pixels are scaled to 0..1", file=sys.stderr
         )
     if options.benchmark:
-        print(compare(net, options.task, inputs_to_measure(net, options.task, shape, files, options.batch_size)))
+        print(compare(net, task, inputs_to_measure(net, task, signature, files, options.batch_size)))
         return 0
-    answers = classify(net, options.task, files, top=options.top, batch_size=options.batch_size, dense=options.dense)
+    answers = classify(net, task, files, top=options.top, batch_size=options.batch_size, dense=options.dense)
     text = TEXTS[options.format](answers)
     if output is None:
         sys.stdout.write(text)
@@ -63,10 +66,15 @@ def _parse(arguments: list[str]) -> Any:
     parser = Parser(PROG, f"{COMMANDS['infer'].capitalize()}.")
     parser.add_argument("file", type=str, metavar="FILE", help="a model.lps")
     parser.add_argument(
-        "inputs", type=str, nargs="*", default=[], metavar="INPUT", help=".npy files, images, folders of images"
+        "inputs",
+        type=str,
+        nargs="*",
+        default=[],
+        metavar="INPUT",
+        help=".npy files, images, folders of them, .npz files",
     )
-    parser.add_argument("--task", type=whole, required=True, metavar="T", help="the task, counted from 1")
-    parser.add_argument("--format", choices=list(TEXTS), default="csv", help="of the answers")
+    add_task(parser)
+    parser.add_argument("--format", choices=FORMATS, default="csv", help="of the answers")
     parser.add_argument("--output", type=str, metavar="PATH", help="file to write; by default the standard output")
     parser.add_argument("--top", type=whole, default=1, metavar="K", help="give the K best classes")
     parser.add_argument("--batch-size", type=between(1, 2**31 - 1), default=128, metavar="N", help="examples at a time")
@@ -77,6 +85,7 @@ def _parse(arguments: list[str]) -> Any:
     parser.add_argument(
         "--threads", type=between(1, MOST_THREADS), metavar="N", help="threads of torch; by default torch's choice"
     )
+    add_backbone(parser)
     options = parser.parse_args(_options_first(arguments))
     if options.benchmark and (options.output or options.dense):
         parser.error("--benchmark: it classifies nothing and measures both networks; leave out --output and --dense")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from lps.errors import ConfigError, FileFormatError
+from lps.signature import MOST_INPUTS, Input, Signature, Size
+from lps_kernels.owner import MAX_TASKS
 
-Size = Annotated[int, Meta(ge=1, lt=2**31)]
 Count = Annotated[int, Meta(ge=1)]
 Accuracy = Annotated[float, Meta(ge=0, le=1)]
 
@@ -41,15 +43,25 @@ class Origin:
 class Metadata:
     """Facts about a network that users of its file need without the data.
 
-    ``input_shape`` is that of one example; ``accuracy`` holds the test accuracy of every task of ``stream`` when the
-    file was written; ``user`` is free for anything that JSON can hold.
+    ``input_shape`` is that of one example of task 1, if its input is one tensor; ``accuracy`` holds the test accuracy
+    of every task of ``stream`` when the file was written, ``validation`` the accuracy of every task on its validation
+    examples when it was learnt, if it had any; ``user`` is free for anything that JSON can hold. ``inputs`` says per
+    task what it reads; None, or no entry, is one tensor of ``input_shape`` and of the weights' dtype.
     """
 
     input_shape: Annotated[list[Size], Meta(max_length=16)] | None = None
     stream: Source | None = None
     accuracy: list[Accuracy] | None = None
+    validation: list[Accuracy | None] | None = None
     from_task: Origin | None = None
     user: dict[str, Any] = field(default_factory=dict)
+    inputs: (
+        Annotated[
+            list[Annotated[list[Input], Meta(min_length=1, max_length=MOST_INPUTS)] | None],
+            Meta(max_length=MAX_TASKS),
+        ]
+        | None
+    ) = None
 
     def to_json(self) -> dict[str, Any]:
         """The metadata as plain values, without unknown fields."""
@@ -72,7 +84,47 @@ class Metadata:
 
     def of_task(self, task: int) -> Metadata:
         """The metadata of a network that holds this task alone."""
-        return replace(self, stream=None, accuracy=None, from_task=self.origin(task))
+        validation = None if self.validation is None else self.validation[task - 1 : task]
+        origin = self.origin(task)
+        alone = replace(self, stream=None, accuracy=None, validation=validation, from_task=origin, inputs=None)
+        own = self._inputs_of(task)
+        if own is not None:
+            alone.input_shape, alone.inputs = _plain_shape(own), [own]
+        return alone
+
+    def add_validation(self, task: int, accuracy: float) -> None:
+        """Note the accuracy of a task that was just learnt; NaN if there is none."""
+        before = [*(self.validation or [])[: task - 1]]
+        unknown = [None] * (task - 1 - len(before))
+        self.validation = [*before, *unknown, None if isnan(accuracy) else accuracy]
+
+    def signature(self, task: int, dtype: str) -> Signature | None:
+        """The inputs that a task reads, in a network whose weights have this dtype; None if that is not known."""
+        own = self._inputs_of(task)
+        if own is None and self.input_shape is not None:
+            own = [Input(dtype, self.input_shape)]
+        return own
+
+    def record(self, task: int, signature: Signature, dtype: str) -> None:
+        """Note the inputs of the latest task."""
+        shape = _plain_shape(signature)
+        if task == 1:
+            self.input_shape = shape
+        plain = self.input_shape is not None and signature == [Input(dtype, self.input_shape)]
+        earlier = [self._inputs_of(number) for number in range(1, task)]
+        inputs = [*earlier, None if plain else signature]
+        self.inputs = inputs if any(inputs) else None
+
+    def use(self, task: int, signature: Signature, dtype: str) -> None:
+        """Take this as the inputs of a task, in place of what was recorded."""
+        if self._inputs_of(task) is None and signature == [Input(dtype, signature[0].shape)]:
+            self.input_shape = signature[0].shape
+            return
+        others = [self._inputs_of(number) for number in range(1, len(self.inputs or []) + 1)]
+        self.inputs = [signature if number == task else own for number, own in enumerate(others, 1)]
+
+    def _inputs_of(self, task: int) -> Signature | None:
+        return self.inputs[task - 1] if self.inputs is not None and task <= len(self.inputs) else None
 
     def origin(self, task: int) -> Origin:
         """The stream that this task was learnt in, and its number there."""
@@ -80,6 +132,11 @@ class Metadata:
             return self.from_task
         known = self.stream if self.stream is not None and task <= self.stream.tasks else None
         return Origin(task, known)
+
+
+def _plain_shape(signature: Signature) -> list[int] | None:
+    """The shape of an example that is one tensor."""
+    return list(signature[0].shape) if len(signature) == 1 and signature[0].name is None else None
 
 
 def sentence(error: msgspec.ValidationError) -> str:

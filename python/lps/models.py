@@ -14,11 +14,10 @@ from typing import Any, ParamSpec
 
 from torch import Tensor, nn
 
+from lps.data.options import SMALLEST_SIDE
 from lps.errors import ConfigError
 
 P = ParamSpec("P")
-
-SMALLEST_SIDE = 16  # of the images of cifar-net: one pixel is left of them after its two pairs of convolutions
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,11 @@ def register(name: str) -> Callable[[Callable[P, tuple[nn.Module, int]]], Callab
         return build
 
     return decorate
+
+
+def is_registered(name: str, build: Callable[..., object] | None = None) -> bool:
+    """Whether there is a network of this name; with ``build``, whether this is the function that makes it."""
+    return name in _BUILDERS and build in (None, _BUILDERS[name])
 
 
 def create(name: str, /, **arguments: Any) -> nn.Module:

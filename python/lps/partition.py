@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from lps.errors import ConfigError
+from lps.skeleton import Skeleton
 from lps_kernels import View, pack_bits, task_weight
 from lps_kernels.owner import KEPT_BIT, TASK_BITS, free_coordinates, is_kept
 
@@ -67,7 +68,7 @@ class Partition(nn.Module):
         self.places = tuple(places)  # (module, attribute) wherever the weight is used: more than one if it is tied
         self.spent = 0.0  # sum of the tasks' alpha, for cumulative rounding
         # Fresh weights are drawn with the standard deviation of the backbone's own initialisation.
-        known = weight.numel() and not weight.is_meta
+        known = weight.numel() and not weight.is_meta and 0 not in weight.stride()  # not a skeleton's
         self.init_std = float(weight.detach().double().std(correction=0)) if known else 0.0
         self.tasks = 0
         self.register_buffer("owner", torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device))
@@ -144,6 +145,14 @@ class Partition(nn.Module):
         self.w_bar, self.owner, self.tasks, self.spent = state.w_bar, state.owner, state.tasks, state.spent
         self.owner.bitwise_and_(TASK_BITS)
 
+    def before_last(self) -> PartitionState:
+        """The state without the last task, whose weights are free in it; for :meth:`go_back`."""
+        own = self.owner & TASK_BITS == self.tasks
+        w_bar, owner = self.w_bar.masked_fill(own, 0), self.owner.masked_fill(own, 0)
+        # What each task spent is not known: shares of tasks to come are rounded from what the others own.
+        others = int((~free_coordinates(owner)).count_nonzero()) / max(1, owner.numel())
+        return PartitionState(w_bar, owner, self.tasks - 1, min(self.spent, others))
+
     def owned_by(self, task: int) -> int:
         """How many weights are the task's own."""
         return int((self.owner & TASK_BITS == task).sum())
@@ -176,17 +185,28 @@ def parameter_of(backbone: nn.Module, name: str) -> nn.Parameter:
     return backbone.get_parameter(name)
 
 
-def find_partitions(backbone: nn.Module, exclude: Sequence[str]) -> Iterator[Partition]:
-    """A partition for every prunable weight that no shell pattern of ``exclude`` matches."""
+def prunable_names(module: nn.Module) -> list[str]:
+    """The names of a module's own parameters that can be split, if it has them."""
+    return [name for kind, names in PRUNABLE.items() if isinstance(module, kind) for name in names]
+
+
+def find_partitions(backbone: nn.Module, exclude: Sequence[str], frozen: Container[str] = ()) -> Iterator[Partition]:
+    """A partition for every prunable weight that is not frozen and that no shell pattern of ``exclude`` matches."""
+    if isinstance(backbone, Skeleton):
+        for name in backbone.layers:
+            weight = backbone.get_parameter(name)
+            check_dtype(name, weight)
+            yield Partition(name, (), weight)
+        return
     names = {id(parameter): name for name, parameter in backbone.named_parameters()}
     places: dict[str, list[tuple[str, str]]] = {name: [] for name in names.values()}
     prunable = set()
     for module_name, module in backbone.named_modules():
-        attributes = [a for kind, a in PRUNABLE.items() if isinstance(module, kind)]
+        attributes = prunable_names(module)
         for attribute, parameter in module._parameters.items():
             if parameter is not None:
                 places[names[id(parameter)]].append((module_name, attribute))
-                if any(attribute in group for group in attributes):
+                if attribute in attributes:
                     prunable.add(names[id(parameter)])
     places = {name: uses for name, uses in places.items() if name in prunable}
     if len(exclude) > MOST_EXCLUDED or any(len(pattern) > MOST_EXCLUDED for pattern in exclude):
@@ -197,7 +217,7 @@ def find_partitions(backbone: nn.Module, exclude: Sequence[str]) -> Iterator[Par
                 f"Lifelong: exclude: expected patterns of prunable weights ({', '.join(places)}), got {pattern}"
             )
     for name, uses in places.items():
-        if any(fnmatchcase(name, pattern) for pattern in exclude):
+        if name in frozen or any(fnmatchcase(name, pattern) for pattern in exclude):
             continue
         weight = backbone.get_parameter(name)
         if is_lazy(weight):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-NORMS = ("frozen", "per-task")
-WHOLE = "network"  # every task has a copy of the whole backbone
+from lps.methods.lps.config import WHOLE
+from lps.skeleton import Skeleton
 
-_NORM_LAYERS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+NORM_LAYERS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def default_norms(backbone: nn.Module) -> str:
@@ -24,13 +24,15 @@ def find_private(backbone: nn.Module, norms: str) -> frozenset[str]:
     """The names of the backbone's private tensors: none, all of them, or biases and the parameters and buffers of
     normalisation layers.
     """
+    if isinstance(backbone, Skeleton):
+        return backbone.private
     if norms == "frozen":
         return frozenset()
     if norms == WHOLE:
         return frozenset(name for name, _ in (*backbone.named_parameters(), *backbone.named_buffers()))
     private = {id(parameter) for name, parameter in backbone.named_parameters() if name.endswith("bias")}
     for module in backbone.modules():
-        if isinstance(module, _NORM_LAYERS):
+        if isinstance(module, NORM_LAYERS):
             private |= {id(tensor) for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))}
     tensors = [*backbone.named_parameters(), *backbone.named_buffers()]
     return frozenset(name for name, tensor in tensors if id(tensor) in private)

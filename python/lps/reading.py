@@ -22,12 +22,17 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 
+# Without O_NONBLOCK, opening a pipe waits for somebody to write into it. Windows has only the last of the three, and
+# without it changes the ends of lines.
+_FLAGS = os.O_RDONLY
+for _name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):
+    _FLAGS |= getattr(os, _name, 0)
+
 
 def open_regular(path: str | Path) -> BinaryIO:
     """Open a regular file for reading. A pipe or a device, whose reading may never end, is refused without waiting."""
     try:
-        # Without O_NONBLOCK, opening a pipe waits for somebody to write into it.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, _FLAGS)
     except ValueError:  # NUL in the path
         raise OSError(errno.EINVAL, "its name holds a NUL character") from None
     except OSError as error:

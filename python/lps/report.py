@@ -9,13 +9,15 @@ share_cores()  # before anything loads torch
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lps.artifact.atomic import write_atomically
 from lps.cli import COMMANDS, Parser, check_output, guarded
 from lps.errors import ConfigError
-from lps.pages.collect import collect
-from lps.pages.page import PAGE, data_of, make_page
-from lps.pages.svg import Figure
+from lps.pages import PAGE
+
+if TYPE_CHECKING:
+    from lps.pages.svg import Figure
 
 PROG = "lps.report"
 FORMATS = ("svg", "png")
@@ -33,6 +35,9 @@ def _main(arguments: list[str]) -> int:
     parser.add_argument("--figures", metavar="DIR", help="also write every figure and its numbers (CSV) to this folder")
     parser.add_argument("--format", choices=FORMATS, default="svg", help="of those figures (default: svg)")
     flags = parser.parse_args(arguments)
+    from lps.pages.collect import collect
+    from lps.pages.page import make_page
+
     output = check_output(flags.output, ())
     if output.is_dir():
         output = output / PAGE
@@ -46,6 +51,8 @@ def _main(arguments: list[str]) -> int:
 
 
 def _write_figures(folder: Path, figures: Sequence[Figure], rasterise: Callable[[str], bytes] | None) -> None:
+    from lps.pages.page import data_of
+
     folder.mkdir(parents=True, exist_ok=True)
     for figure in figures:
         write_atomically(folder / f"{figure.name}.csv", data_of(figure).encode())
@@ -58,7 +65,7 @@ def _write_figures(folder: Path, figures: Sequence[Figure], rasterise: Callable[
 def _rasteriser() -> Callable[[str], bytes]:
     """Makes PNG of SVG."""
     try:
-        import resvg_py  # noqa: PLC0415
+        import resvg_py
     except ImportError:
         raise ConfigError("--format: png needs resvg-py; pip install 'learn-prune-share[report]' brings it") from None
     return lambda svg: bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=2))

@@ -14,16 +14,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from lps.cli import COMMANDS, guarded
 from lps.errors import ConfigError
 from lps.options import read_yaml, shown
-from lps.runs.batch import Run, make_run, sharing_first_tasks
-from lps.runs.kinds import SWEEP
-from lps.runs.set_command import SetCommand, set_parser
+from lps.runs.set_parser import set_parser
 from lps.runs.settings import Settings, settings_from
 from lps.train import check_used
+
+if TYPE_CHECKING:
+    from lps.runs.batch import Run
+    from lps.runs.set_command import SetCommand
 
 PROG = "lps.sweep"
 
@@ -65,6 +68,10 @@ def _main(arguments: list[str]) -> int:
     )
     flags = vars(parser.parse_args(arguments))
     sweep, vary = flags.pop("sweep"), flags.pop("vary")
+    from lps.runs.batch import sharing_first_tasks
+    from lps.runs.kinds import SWEEP
+    from lps.runs.set_command import SetCommand
+
     try:
         command = SetCommand(PROG, arguments, flags, SWEEP)
         if command.only_show and not (sweep or vary):
@@ -129,6 +136,8 @@ def _value(name: str, value: object, common: Settings) -> Value:
 
 
 def _runs(command: SetCommand, axes: Sequence[Sequence[Value]]) -> list[Run]:
+    from lps.runs.batch import make_run
+
     names = [axis[0].name for axis in axes]
     if len(set(names)) < len(names):
         raise ConfigError(f"--vary: expected each setting once, got {', '.join(names)}")

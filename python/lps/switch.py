@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Condition
 from typing import Any
 
@@ -82,6 +83,14 @@ class Switch:
         with self._changed:
             self._wait()
             self.active = 0
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """A block in which no call runs on the backbone's weights, which belong to no task after it."""
+        with self._changed:
+            self._wait()
+            self.active = 0
+            yield
 
     def _wait(self) -> None:
         while self._running:

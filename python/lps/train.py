@@ -15,17 +15,13 @@ from pathlib import Path
 from typing import TextIO, cast
 
 from lps.cli import COMMANDS, Output, Parser, guarded, use_device
-from lps.data import BENCHMARKS
+from lps.data.options import OPTIONS
 from lps.errors import ConfigError, complain
-from lps.methods import METHODS, Method
+from lps.methods import METHODS
 from lps.methods.lps.config import LPSConfig
-from lps.pages.page import report_on
-from lps.runs.directory import CONFIG
-from lps.runs.first_task import begin_with_first_task
+from lps.methods.options import READS
 from lps.runs.loggers import check_installed
-from lps.runs.progress import summary
-from lps.runs.run import train
-from lps.runs.settings import Settings, is_read, read_settings, settings_from
+from lps.runs.settings import CONFIG, Settings, is_read, read_settings, settings_from
 
 PROG = "lps.train"
 
@@ -52,6 +48,11 @@ def _main(arguments: list[str]) -> int:
     if command.print_config:
         print(settings.to_yaml(), end="")
         return 0
+    from lps.pages.page import report_on
+    from lps.runs.first_task import begin_with_first_task
+    from lps.runs.progress import summary
+    from lps.runs.run import train
+
     before = None
     if output is not None and command.resume:
         _check_is_run(output)
@@ -69,12 +70,13 @@ def _main(arguments: list[str]) -> int:
     return 0
 
 
-def _parser(method: type[Method] | None) -> Parser:
+def _parser(method: str | None) -> Parser:
     """A parser whose help lists the settings that this method reads, or those of all methods."""
-    text = "Settings come from the benchmark's preset, then from --config, then from flags; the later ones count."
-    more = (
-        "--method NAME --help lists what a method reads." if method is None else f"Listed is what {method.name} reads."
+    text = (
+        "Settings come from the benchmark's preset, then from --config, then from flags; the later ones count. "
+        "--print-config shows what holds in all."
     )
+    more = "--method NAME --help lists what a method reads." if method is None else f"Listed is what {method} reads."
     parser = Parser(PROG, f"{COMMANDS['train'].capitalize()}. {text} {more}")
     parser.add_argument("--config", action="append", default=[], metavar="FILE", help="YAML file of settings")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --output, or beside --config")
@@ -91,7 +93,7 @@ def _parser(method: type[Method] | None) -> Parser:
     return parser
 
 
-def _method_in(arguments: Sequence[str]) -> type[Method] | None:
+def _method_in(arguments: Sequence[str]) -> str | None:
     """The method that the command line names, before it is parsed: parsing ends at --help."""
     name = ""
     for argument, following in pairwise([*arguments, ""]):
@@ -99,7 +101,7 @@ def _method_in(arguments: Sequence[str]) -> type[Method] | None:
             name = following
         elif argument.startswith("--method="):
             name = argument.removeprefix("--method=")
-    return METHODS.get(name)
+    return name if name in METHODS else None
 
 
 def add_settings(
@@ -110,12 +112,12 @@ def add_settings(
     parser.add_options("the run", (option for option in own if option.name not in without), listed=listed)
     training = [option for option in fields(LPSConfig) if option.name not in without]
     parser.add_options("how a task is learnt", training, listed=listed)
-    for name, method in METHODS.items():
-        if fields(method.options):
-            parser.add_options(f"only for --method {name}", fields(method.options), f"{name}.", listed)
+    for name, reads in READS.items():
+        if fields(reads.options):
+            parser.add_options(f"only for --method {name}", fields(reads.options), f"{name}.", listed)
     owners: dict[type, list[str]] = {}  # benchmarks by the class of their options
-    for name, benchmark in BENCHMARKS.items():
-        owners.setdefault(benchmark.options, []).append(name)
+    for name, kind in OPTIONS.items():
+        owners.setdefault(kind, []).append(name)
     for kind, names in owners.items():
         parser.add_options(f"only for {', '.join(names)}", fields(kind))
 
@@ -156,12 +158,12 @@ def _parse(arguments: list[str]) -> _Command:
 
 def check_used(flags: Mapping[str, object]) -> None:
     """Refuse a setting of training that the method does not read."""
-    method = METHODS.get(str(flags.get("method", Settings.method)))
+    method = str(flags.get("method", Settings.method))
     for name in flags:
-        if method is not None and not is_read(name, method) and "." not in name:
-            readers = [other for other, kind in METHODS.items() if is_read(name, kind)]
+        if method in METHODS and not is_read(name, method) and "." not in name:
+            readers = [other for other in METHODS if is_read(name, other)]
             do = "does" if len(readers) == 1 else "do"
-            raise ConfigError(f"{name}: {method.name} does not use it ({', '.join(readers)} {do}); leave it out")
+            raise ConfigError(f"{name}: {method} does not use it ({', '.join(readers)} {do}); leave it out")
 
 
 def _check_is_run(path: Path) -> None:

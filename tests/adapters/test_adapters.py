@@ -73,13 +73,13 @@ def test_what_does_not_fit_is_refused() -> None:
     task = make_task("t", [0, 1], dataset, dataset, validation=0.0)
     assert task.validation is None
     with pytest.raises(DataError, match=r"expected labels \[0, 1\], as the task says, got 2"):
-        task.train[2]  # type: ignore[index]
+        task.train[2]
     with pytest.raises(DataError, match="validation: expected a share from 0 to below 1, got 1"):
         make_task("t", [0, 1], dataset, dataset, validation=1)
     with pytest.raises(DataError, match="expected as many test tasks as training tasks, got"):
         tasks_of([], [dataset])
     with pytest.raises(DataError, match="expected tensors as inputs, got list"):
-        make_task("t", [0], [([1.0], 0)] * 2, [([1.0], 0)], validation=0.0).train[0]  # type: ignore[index]
+        make_task("t", [0], [([1.0], 0)] * 2, [([1.0], 0)], validation=0.0).train[0]
 
 
 def test_the_package_needs_none_of_them() -> None:

@@ -23,7 +23,7 @@ import lps.models
 import numpy as np
 import pytest
 import torch
-from lps.errors import LPSError
+from lps.errors import ConfigError, LPSError
 from torch import Tensor
 
 from tests.artifact.crafting import Crafted, Header, Raw, drop, get, places, put, to_json
@@ -364,10 +364,6 @@ MASK = "net/2/mask/1.weight"
 
 KINDS: dict[str, Edit] = {
     # The network that it names
-    "an unknown network": network("transformer"),
-    "a network named like a module": network("os.system", command="true"),
-    "a network named like a path": network("../../mlp"),
-    "a network with a name of lines": network("mlp\nmlp"),
     "a network with a name of a million": network("x" * 10**6),
     "a network without arguments": network("mlp"),
     "no arguments at all": of_part("architecture", {"name": "mlp"}),
@@ -464,7 +460,7 @@ KINDS: dict[str, Edit] = {
     "another method": setter("method", value="single"),
     "version 0": setter("version", value=0),
     "version 1 in the form of 2": setter("version", value=1),
-    "version 3": setter("version", value=3),
+    "version 4": setter("version", value=4),
     "version 10^400": setter("version", value=10**400),
     "version as text": setter("version", value="2"),
     "version true": setter("version", value=True),
@@ -590,6 +586,16 @@ KINDS: dict[str, Edit] = {
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_each_kind_is_refused(tmp_path: Path, kind: str) -> None:
     refusal(crafted(tmp_path / "model.lps", KINDS[kind]))
+
+
+@pytest.mark.parametrize("name", ["transformer", "os.system", "os:system", "../../mlp", "mlp\nmlp"])
+def test_networks_that_are_not_known_are_never_made(tmp_path: Path, name: str) -> None:
+    """Such a file is a list of tasks and tensors; nothing is imported for its network, which cannot be run."""
+    net = lps.load(crafted(tmp_path / "model.lps", network(name, command="true")))
+    with pytest.raises(ConfigError) as error:
+        net(torch.zeros(1, 12), task=1)
+    assert "is not registered here" in str(error.value)
+    assert str(error.value).isprintable()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")], ids=str)

@@ -14,6 +14,7 @@ from lps import load
 from lps.artifact.layout import CHECKSUM
 from lps.artifact.version1 import checksum
 from lps.metadata import Metadata, Source
+from lps.methods import METHODS
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -22,7 +23,7 @@ from tests.artifact.test_damage import refusal
 from tests.toy import QUICK, inputs_of, toy_task
 
 DATA = Path(__file__).parents[1] / "data"
-VERSIONS = [1, 2]
+VERSIONS = [1, 2, 3]  # 3 has frozen parameters
 
 
 def kept(version: int) -> tuple[Path, dict[str, Any]]:
@@ -48,17 +49,27 @@ def test_weights_are_the_same_to_the_bit(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_learning_goes_on_and_the_next_file_is_of_the_latest_version(version: int, tmp_path: Path) -> None:
+def test_learning_goes_on_and_the_next_file_is_of_the_version_it_needs(version: int, tmp_path: Path) -> None:
     path, expected = kept(version)
     net, task = load(path), toy_task(7)
     net.learn(task, QUICK)
     assert [net.digest(number) for number in (1, 2, 3)] == expected["digests"]
     net.save(tmp_path / "model.lps")
     with safe_open(tmp_path / "model.lps", framework="pt") as file:
-        assert json.loads(file.metadata()["manifest"])["version"] == VERSIONS[-1]
+        assert json.loads(file.metadata()["manifest"])["version"] == max(2, version)
     twin = load(tmp_path / "model.lps")
     assert twin.learnt == net.learnt
     assert torch.equal(twin(inputs_of(task), task=4), net.eval()(inputs_of(task), task=4))
+
+
+def test_what_version_3_says_is_frozen_is_not_learnt() -> None:
+    net = load(kept(3)[0])
+    assert net.frozen == {"1.weight", "4.bias"}
+    before = [net.backbone.get_parameter(name).clone() for name in sorted(net.frozen)]
+    METHODS["finetune"](net, QUICK).learn(toy_task(7))
+    assert all(
+        torch.equal(net.backbone.get_parameter(name), old) for name, old in zip(sorted(net.frozen), before, strict=True)
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -63,7 +63,8 @@ NETS: dict[str, tuple[Callable[[], nn.Module], int, dict[str, str], tuple[int, .
 def trained(kind: str, tasks: int = 3) -> tuple[Lifelong, list[Task]]:
     make, features, settings, shape = NETS[kind]
     torch.manual_seed(0)
-    net = Lifelong(make(), features, **{"norms": "frozen", **settings})
+    modes: dict[str, Any] = {"norms": "frozen", **settings}
+    net = Lifelong(make(), features, **modes)
     dtype = next(net.parameters()).dtype
     stream = [toy_task(seed, shape, classes=3 + seed, dtype=dtype) for seed in range(tasks + 1)]
     stream[1] = replace(stream[1], class_names=("a", "b", "ü", "/"))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from lps.runs.batch import outcomes
-from lps.runs.directory import CONFIG, RESULTS, TaskRecord
+from lps.runs.directory import RESULTS, TaskRecord
 from lps.runs.kinds import COMPARE, SWEEP
 from lps.runs.report import AVERAGE, LATER, Outcome, Report, Results
-from lps.runs.settings import settings_from
+from lps.runs.settings import CONFIG, settings_from
 
 from benchmarks import evidence
 from benchmarks.evidence import SECTIONS, content, write_all

@@ -152,7 +152,7 @@ def test_the_shape_of_inputs_can_be_given(folder: Path, capsys: pytest.CaptureFi
         ("--task 3 --format torch", "task: expected 1 to 2, got 3"),
         ("--task 0 --format lps", "task: expected 1 to 2, got 0"),
         ("--task 1 --format tflite", "--format: expected one of torch, onnx, lps, got tflite"),
-        ("--task one --format lps", "--task: expected a whole number, got one"),
+        ("--task one --format lps", "task: expected 1 to 2 or a name (clouds-0, clouds-1), got one"),
         ("--format torch", "task"),
         ("--task 1 --format torch --input-shape 13", "--input-shape: the network cannot read inputs of shape [13]: "),
         ("--task 1 --format lps --input-shape 13", "--input-shape: the network cannot read inputs of shape [13]: "),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from lps import train
-from lps.data.rf import RadioOptions
+from lps.data.options import RadioOptions
 from lps.methods.lps.config import LPSConfig
 from lps.runs.settings import Settings
 

@@ -20,7 +20,7 @@ from lps.data import digits
 from lps.deploy.classify import TEXTS
 from lps.metadata import Metadata, Source
 from lps.models import create
-from lps.task import Arrays
+from lps.sources import Arrays
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor

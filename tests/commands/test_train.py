@@ -18,8 +18,8 @@ import pytest
 from lps import train
 from lps.artifact.read import load
 from lps.methods import METHODS
-from lps.methods.base import EVERY_METHOD_USES
 from lps.methods.lps.config import LPSConfig
+from lps.methods.options import EVERY_METHOD_USES, READS
 from lps.runs.directory import read_records
 from lps.runs.events import Row
 
@@ -205,9 +205,9 @@ def test_resuming_a_finished_run_prints_its_table(
     assert {path: path.read_bytes() for path in directory.iterdir() if path.name != ".lock"} == before
 
 
-def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
+def test_a_terminal_of_80_columns_shows_progress_and_the_eta(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, 160))
+    termios.tcsetwinsize(theirs, (24, 80))
     process = subprocess.Popen(
         command("lps.train", "--tasks", "1", "--epochs", "2,1,1"), cwd=tmp_path, env=ENVIRONMENT, stdout=theirs
     )
@@ -222,8 +222,12 @@ def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
     assert process.wait() == 0
     text = shown.decode()
     assert "\r" in text.replace("\r\n", "\n")
+    drawn = [part for part in re.split("[\r\n]+", text) if re.search(r"\d %.*ETA|ETA.*\d %", part)]
     assert "task 1/1 permuted-digits-1" in text
-    assert "ETA" in text
+    assert any("solver 1/1" in part or "straight-through 1/1" in part for part in drawn), drawn
+    assert any("val " in part for part in drawn), drawn
+    assert {True} == {bool(re.search(r"ETA \d\d:\d\d", part)) and len(part) < 80 for part in drawn}, drawn
+    assert all(len(part) < 80 for part in text.partition("learnt in")[0].split("\r")), text
     assert text.replace("\r\n", "\n").rstrip("\n").endswith("runs/permuted-digits-1")
 
 
@@ -233,8 +237,8 @@ def test_the_help_of_a_method_lists_what_it_reads(name: str, capsys: pytest.Capt
         train.main(["--help", f"--method={name}"])
     assert end.value.code == 0
     flags = set(re.findall(r"^  --([\w.-]+)", capsys.readouterr().out, re.MULTILINE))
-    method = METHODS[name]
-    own = {f"{kind}.{option.name.replace('_', '-')}" for kind in METHODS for option in fields(METHODS[kind].options)}
+    method = READS[name]
+    own = {f"{kind}.{option.name.replace('_', '-')}" for kind in READS for option in fields(READS[kind].options)}
     assert {flag for flag in own if flag.startswith(f"{name}.")} == flags & own
     for setting in (*(option.name for option in fields(LPSConfig)), "pattern", "sharing", "fill_last"):
         read = setting in EVERY_METHOD_USES | method.uses
@@ -247,5 +251,5 @@ def test_the_help_without_a_method_lists_the_options_of_all(capsys: pytest.Captu
     with pytest.raises(SystemExit):
         train.main(["--help"])
     out = capsys.readouterr().out
-    own = [f"--{name}.{option.name.replace('_', '-')}" for name in METHODS for option in fields(METHODS[name].options)]
+    own = [f"--{name}.{option.name.replace('_', '-')}" for name in READS for option in fields(READS[name].options)]
     assert all(flag in out for flag in own)

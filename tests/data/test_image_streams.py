@@ -13,6 +13,7 @@ import torch
 from lps import data
 from lps.data import five_datasets, notmnist, omniglot, rotated_mnist, stream, svhn, tinyimagenet
 from lps.data.augment import crop_and_flip
+from lps.data.base import Stream
 from lps.errors import ConfigError, DataError
 from lps.models import create
 from lps.runs import run
@@ -57,7 +58,7 @@ def test_a_split_decides_tasks_and_shares(name: str) -> None:
 def test_the_network_has_room_for_all_tasks(name: str, network: Any, options: dict[str, int]) -> None:
     """Planned, not trained."""
     settings = settings_from({"benchmark": name, **options})
-    tasks = data.Stream(name, network, settings.tasks, lambda _: pytest.fail("no data are needed"))
+    tasks = Stream(name, network, settings.tasks, lambda _: pytest.fail("no data are needed"))
     run._method(settings, run._new_network(settings, tasks)).check(range(settings.tasks))  # type: ignore[arg-type]
 
 

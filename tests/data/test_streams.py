@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 from lps import models
-from lps.data import BENCHMARKS, Stream, cifar, digits, mnist, stream
+from lps.data import BENCHMARKS, cifar, digits, mnist, stream
 from lps.data.augment import crop_and_flip
-from lps.data.base import Examples, hold_out, of_classes, random
+from lps.data.base import Examples, Stream, hold_out, of_classes, random
 from lps.data.mixed import AsColour
 from lps.data.permuted import Permute, permutation
 from lps.errors import ConfigError, DataError
-from lps.task import Arrays, Task, TaskData
+from lps.sources import Arrays
+from lps.task import Task, TaskData
 from torch import Tensor, nn
 
 from tests.data.making import write_mnist
@@ -33,7 +34,8 @@ def sizes(task: Task) -> tuple[int, int, int]:
 
 
 def first(task: Task, count: int = 8) -> Tensor:
-    return arrays(task.train).batch(torch.arange(count))[0]
+    inputs: Tensor = arrays(task.train).batch(torch.arange(count))[0]
+    return inputs
 
 
 def check_labels(task: Task) -> None:

@@ -20,7 +20,7 @@ from tests.toy import QUICK, toy_convnet, toy_mlp, toy_task
 CLOSE = 1e-5  # sums of at most 48 products in another order
 
 
-def learnt(backbone: nn.Module, shape: tuple[int, ...], classes: tuple[int, ...] = (3, 3, 3), **modes: str) -> Lifelong:
+def learnt(backbone: nn.Module, shape: tuple[int, ...], classes: tuple[int, ...] = (3, 3, 3), **modes: Any) -> Lifelong:
     torch.manual_seed(0)
     net = Lifelong(backbone, features=16, **modes)
     for seed, count in enumerate(classes):

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import lps
 import torch
+from lps.artifact.facts import facts_of
+from lps.artifact.read import load_tensors
 from lps.data import cifar, notmnist, omniglot, rf, stream, svhn, tinyimagenet
 from lps.data.base import Raw
 from lps.data.files import read_file, read_idx, read_members
@@ -99,6 +101,11 @@ def _cifar(path: Path) -> None:
         refusable(lambda: cifar.records(read_file(path, RECORDS), path, (10,)))
 
 
+def _model(path: Path) -> None:
+    refusable(lambda: lps.load(path))
+    refusable(lambda: facts_of(load_tensors(path)))
+
+
 def _npz(path: Path) -> None:
     refusable(lambda: rf.read(path, 2))
     refusable(lambda: rf.read_captures(path))
@@ -169,7 +176,7 @@ def _folder(path: Path) -> None:
 IMAGE = (CORPUS / "image" / "rgb.png").read_bytes()
 
 READERS = {
-    "model": Reader(lambda path: refusable(lambda: lps.load(path)), mutators.model),
+    "model": Reader(_model, mutators.model),
     "state": Reader(_state, mutators.state),
     "idx": Reader(_idx, mutators.gzipped, needs=3 * 784),
     "cifar": Reader(_cifar, mutators.archive, needs=100 * 3072),

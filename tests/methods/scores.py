@@ -9,7 +9,8 @@ import torch
 from lps import Arrays, Lifelong, Listener
 from lps.methods import METHODS
 from lps.methods.fit import Fit
-from lps.methods.scored import Scored, ScoredLearner, ShareOption
+from lps.methods.options import ShareOption
+from lps.methods.scored import Scored, ScoredLearner
 from torch import Tensor, nn
 
 from lps_kernels import unpack_bits

@@ -10,7 +10,8 @@ import torch
 from lps import Arrays, Lifelong
 from lps.errors import ConfigError
 from lps.methods.chain import find_chain
-from lps.methods.clnp import CLNP, CLNPLearner, CLNPOptions
+from lps.methods.clnp import CLNP, CLNPLearner
+from lps.methods.options import CLNPOptions
 from torch import Tensor, nn
 
 from lps_kernels.owner import TASK_BITS

@@ -11,8 +11,9 @@ import pytest
 import torch
 from lps import Lifelong
 from lps.errors import ConfigError
-from lps.methods.dgr import DGR, GENERATOR, SHAPE, DGRLearner, DGROptions, Generator
+from lps.methods.dgr import DGR, GENERATOR, SHAPE, DGRLearner, Generator
 from lps.methods.finetune import Finetune
+from lps.methods.options import DGROptions
 from torch import nn
 from torch.nn.functional import cross_entropy
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from lps import Lifelong
 from lps.errors import ConfigError, FileFormatError
-from lps.methods.ewc import CENTRE, CHUNK, EWC, FISHER, EWCLearner, EWCOptions, fisher_information, joined
+from lps.methods.ewc import CENTRE, CHUNK, EWC, FISHER, EWCLearner, fisher_information, joined
+from lps.methods.options import EWCOptions
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -121,7 +122,7 @@ def test_bf16_and_ready_made_batches_are_learnt() -> None:
     method = EWC(toy_net(), replace(QUICK, precision="bf16"))
     for number in (1, 2):
         task = toy_task(number)
-        method.learn(replace(task, train=DataLoader(task.train, batch_size=20)))  # type: ignore[arg-type]
+        method.learn(replace(task, train=DataLoader(task.train, batch_size=20)))
     assert len(method.learnt) == 2
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from lps import Arrays, Lifelong
 from lps.errors import ConfigError, FileFormatError
-from lps.methods.gem import GEM, INPUTS, LABELS, WEIGHTS, GEMLearner, GEMOptions, correction
+from lps.methods.gem import GEM, INPUTS, LABELS, WEIGHTS, GEMLearner, correction
+from lps.methods.options import GEMOptions
 from torch import nn
 from torch.nn.functional import cross_entropy
 

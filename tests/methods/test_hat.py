@@ -10,7 +10,8 @@ import torch
 from lps import Lifelong
 from lps.errors import ConfigError, FileFormatError
 from lps.methods.chain import find_chain
-from lps.methods.hat import HAT, WEIGHTS, HATLearner, HATOptions
+from lps.methods.hat import HAT, WEIGHTS, HATLearner
+from lps.methods.options import HATOptions
 from torch import Tensor, nn
 
 from lps_kernels import unpack_bits

@@ -9,7 +9,8 @@ import torch
 from lps import Lifelong
 from lps.errors import ConfigError, FileFormatError
 from lps.methods.finetune import Finetune
-from lps.methods.lwf import LwF, LwFLearner, LwFOptions, distillation
+from lps.methods.lwf import LwF, LwFLearner, distillation
+from lps.methods.options import LwFOptions
 from torch import nn
 
 from tests.toy import QUICK, answers, toy_mlp, toy_net, toy_task

@@ -11,7 +11,8 @@ import torch
 from lps import Lifelong, load
 from lps.artifact.one_task import one_task
 from lps.errors import FileFormatError, StoppedError
-from lps.methods import METHODS, Method
+from lps.methods import METHODS
+from lps.methods.base import Method
 from lps.runs.checkpoint import Checkpoint, decode, encode
 from lps.runs.directory import read_memory
 from lps.runs.events import Listener
@@ -29,7 +30,7 @@ def make(name: str) -> Method:
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU())
     kind = METHODS[name]
-    return kind(Lifelong(backbone, 16, norms=kind.norms or "frozen"), CONFIG)
+    return kind(Lifelong(backbone, 16, norms=kind.reads.norms or "frozen"), CONFIG)
 
 
 def same(a: list[Tensor], b: list[Tensor]) -> bool:

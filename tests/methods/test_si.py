@@ -8,7 +8,8 @@ import pytest
 import torch
 from lps import Arrays, Lifelong
 from lps.errors import FileFormatError
-from lps.methods.si import IMPORTANCE, SI, SILearner, SIOptions
+from lps.methods.options import SIOptions
+from lps.methods.si import IMPORTANCE, SI, SILearner
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 

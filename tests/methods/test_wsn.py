@@ -98,7 +98,7 @@ def test_a_mask_without_free_weights_is_a_task_too() -> None:
         method.learn(task)
     method.config = replace(CONFIG, lr=1e-30)  # the scores, and so the mask, stay those of task 3
     digest = method.net.digest(3)
-    method.learn(TASKS[0])
+    method.learn(replace(TASKS[0], name="again"))
     for partition, _ in method.net.prunable():
         assert partition.owned_by(4) == 0
     assert method.net.digest(3) == digest

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from lps.runs.directory import CONFIG, RunDirectory
+from lps.runs.directory import RunDirectory
 from lps.runs.events import Resumed, Row
-from lps.runs.settings import settings_from
+from lps.runs.settings import CONFIG, settings_from
 
 from tests.runs.tfevents import event_files, events_in
 

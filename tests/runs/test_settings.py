@@ -13,7 +13,7 @@ import yaml
 from lps import train
 from lps.artifact.read import load
 from lps.data import BENCHMARKS
-from lps.data.rf import RadioOptions
+from lps.data.options import RadioOptions
 from lps.metadata import Source
 from lps.methods.lps.config import LPSConfig, TaskConfig
 from lps.runs.settings import Settings, contradiction, difference, read_settings, settings_from

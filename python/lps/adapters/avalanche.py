@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from lps.adapters.examples import VALIDATION, make_task
 from lps.errors import DataError
 from lps.lifelong import Lifelong
-from lps.methods import METHODS, Method
+from lps.methods import METHODS
+from lps.methods.base import Method
 from lps.methods.lps.config import LPSConfig
 from lps.task import Task
 
@@ -95,6 +96,5 @@ class LPSTraining(SupervisedTemplate):  # type: ignore[misc]
             raise DataError(f"Avalanche: expected experiences with task labels that differ, got {label} twice")
         task = task_of(experience, experience, validation=self.validation, seed=self.method.config.seed)
         self.method.learn(task)
-        self.method.net.eval()
         classes = sorted(int(value) for value in experience.classes_in_this_experience)
         self.model.tasks[label] = len(self.method.learnt), classes

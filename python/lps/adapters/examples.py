@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from lps.batch import Batch
 from lps.errors import DataError
-from lps.task import Batch, Task
+from lps.task import Task
 
 VALIDATION = 0.1  # share of the training examples that is held out unless another is asked for
 

@@ -19,10 +19,12 @@ from lps.errors import FileFormatError
 from lps.metadata import sentence
 from lps.options import shown
 from lps.partition import MOST_EXCLUDED
+from lps.signature import dtype_name
 from lps_kernels.ops.bits import packed_size
 
 FORMAT = "learn-prune-share"
-VERSION = 2
+VERSION = 3
+BEFORE_FROZEN = 2  # the version of files without frozen parameters
 METHOD = "lps"
 PART = "net"  # the one network of the method lps; other methods may have several
 CHECKSUM = "checksum"  # the tensor with the sha256 of the manifest, which holds that of every other tensor
@@ -86,8 +88,10 @@ class Made(Record):
     arguments: dict[str, Any]
 
 
-class Part(Record):
-    """One network. ``private`` are the names in ``common`` that every task has a copy of its own of."""
+class Part(Record, omit_defaults=True):
+    """One network. ``private`` are the names in ``common`` that every task has a copy of its own of, ``frozen`` those
+    that no task has learnt.
+    """
 
     name: str
     architecture: Made | None
@@ -99,6 +103,7 @@ class Part(Record):
     layers: list[Layer]
     common: list[Form]
     private: list[str]
+    frozen: list[str] = []  # since version 3; a file in which nothing is frozen is one of version 2
 
 
 class HeadEntry(Record):
@@ -250,11 +255,6 @@ def expected_tensors(part: Part, tasks: Sequence[TaskEntry], owned: Mapping[str,
         forms |= {names.private(number, tensor.name): str(tensor) for tensor in part.common if tensor.name in private}
         forms |= {names.head(number, tensor.name): str(tensor) for tensor in task.head.tensors}
     return forms
-
-
-def dtype_name(tensor: Tensor) -> str:
-    """As in ``float32``."""
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def form(tensor: Tensor) -> str:

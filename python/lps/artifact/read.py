@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Container, Mapping, Sequence
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import cast
@@ -20,6 +21,7 @@ from lps.artifact.layout import (
     Manifest,
     Names,
     Part,
+    TaskEntry,
     belongs_to,
     check_form,
     compare,
@@ -34,48 +36,101 @@ from lps.artifact.layout import (
 from lps.artifact.restore import add_learnt, check_fit, check_names, make_head, only_part
 from lps.artifact.version1 import upgraded
 from lps.artifact.write import checksum
+from lps.backbones import Make, advice, find, made_by
 from lps.errors import ConfigError, FileFormatError, LPSError, in_a_sentence
 from lps.lifelong import Lifelong
 from lps.metadata import Metadata
-from lps.models import Architecture, create
+from lps.models import Architecture, create, is_registered
 from lps.partition import Partition, is_sound
 from lps.reading import open_regular, safetensors_header, size_of
+from lps.skeleton import Skeleton
 from lps.task import Head
 from lps_kernels import pack_bits, unpack_bits
 
 Heads = Head | Mapping[int, Head]
+Backbone = nn.Module | str | None  # None if the file tells; where it is not known, how to get it
 
 
 def load(
-    path: str | Path, backbone: nn.Module | None = None, heads: Heads | None = None, *, salvage: bool = False
+    path: str | Path,
+    backbone: nn.Module | Make | str | None = None,
+    heads: Heads | None = None,
+    *,
+    salvage: bool = False,
 ) -> Lifelong:
     """The network that ``Lifelong.save`` wrote, in eval mode, ready to answer and to learn further tasks.
 
     The file names its network if that is one of ``lps.models``; any other must be given as ``backbone``, which then
-    takes the weights of the file. Heads that are not a Linear layer are made by ``heads(features, classes)``, or by
-    ``heads[task](features, classes)``. Everything is checked first: a file that is damaged in a single bit is refused.
+    takes the weights of the file: the module, a function that makes it, or text that names such a function
+    (``package.module:function``, or an entry point of an installed package). Heads that are not a Linear layer are made
+    by ``heads(features, classes)``, or by ``heads[task](features, classes)``. Everything is checked first: a file that
+    is damaged in a single bit is refused.
+
+    A file whose network is neither known nor given is loaded without it: tasks, sizes and digests are there, can be
+    edited and saved, and whatever would run the network is refused with a sentence that says how to get it.
 
     With ``salvage`` a file is loaded as long as the damage is in tensors of single tasks. Tasks that would not answer
     as they were learnt are refused when they are asked; all others answer bit for bit. Nothing more can be learnt or
     saved then; :func:`lps.artifact.one_task.one_task` makes a network of one task that can.
     """
     where = f"load: {in_a_sentence(path)}"
+    metadata, tensors = _contents(path, where)
+    try:
+        damaged: list[str] = []
+        manifest, tensors = _checked(metadata, tensors, damaged if salvage else None)
+        given = _given(backbone, only_part(manifest), where)
+        return _restored(manifest, tensors, given, heads, damaged if salvage else None)
+    except FileFormatError as error:
+        raise FileFormatError(f"{where}: {in_a_sentence(error)}") from None
+
+
+def load_tensors(path: str | Path) -> Lifelong:
+    """What a file holds, without its network, which is not even made where it is known; everything is checked."""
+    where = f"load: {in_a_sentence(path)}"
+    metadata, tensors = _contents(path, where)
+    try:
+        manifest, tensors = _checked(metadata, tensors, None)
+        return _restored(manifest, tensors, f"{where}: its tensors alone were loaded", None, None)
+    except FileFormatError as error:
+        raise FileFormatError(f"{where}: {in_a_sentence(error)}") from None
+
+
+def _given(backbone: nn.Module | Make | str | None, part: Part, where: str) -> Backbone:
+    """The backbone that the user gives; a sentence on how to get it where it is not known; None if the file tells."""
+    named = None if part.architecture is None else part.architecture.name
+    make = find(backbone) if isinstance(backbone, str) else backbone
+    if make is None:
+        return None if named is not None and is_registered(named) else f"{where}: {advice(named)}"
+    if isinstance(make, nn.Module):
+        return make
+    if named is not None and is_registered(named, make):
+        return None  # the file tells its arguments
+    return made_by(make)
+
+
+def _skeleton(part: Part, how: str) -> Skeleton:
+    """Room for the tensors of the network that the file describes."""
+    if part.private and part.norms == "frozen":
+        refuse(f"private tensors: expected none where norms are frozen, got {', '.join(part.private)}")
+    skeleton = Skeleton(how, part.layers, part.common, part.private)
+    if part.architecture is not None:
+        made = part.architecture
+        skeleton.architecture = Architecture(made.name, made.arguments, part.features)  # type: ignore[assignment]
+    return skeleton
+
+
+def _contents(path: str | Path, where: str) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The metadata of the header, and all tensors."""
     try:
         with open_regular(path) as header:
             metadata = safetensors_header(header, size_of(header))
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+            return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
     except OSError as error:
         raise LPSError(f"{where}: could not be read: {error.strerror or error}; check the path") from error
     except (SafetensorError, ValueError) as error:
         reason = in_a_sentence(error)
         raise FileFormatError(f"{where}: not a whole model file ({reason}); copy it again from a whole one") from None
-    try:
-        damaged: list[str] = []
-        manifest, tensors = _checked(metadata, tensors, damaged if salvage else None)
-        return _restored(manifest, tensors, backbone, heads, damaged if salvage else None)
-    except FileFormatError as error:
-        raise FileFormatError(f"{where}: {in_a_sentence(error)}") from None
 
 
 def _checked(
@@ -120,7 +175,7 @@ def _checked(
 def _restored(
     manifest: Manifest,
     tensors: Mapping[str, Tensor],
-    backbone: nn.Module | None,
+    backbone: Backbone,
     heads: Heads | None,
     damaged: Sequence[str] | None,
 ) -> Lifelong:
@@ -136,11 +191,15 @@ def _restored(
     owners = _read_owners(part, len(tasks), tensors)
     owned = {name: torch.bincount(owner, minlength=len(tasks) + 1).tolist()[1:] for name, owner in owners.items()}
     compare("tensor", expected_tensors(part, tasks, owned), {name: form(tensor) for name, tensor in tensors.items()})
+    if isinstance(backbone, str):
+        backbone = _skeleton(part, backbone)
     net = _wrapped(part, _create(part) if backbone is None else backbone)
     like = net.like
     made = []
     for number, task in enumerate(tasks, 1):
         factory = heads.get(number) if isinstance(heads, Mapping) else heads
+        if factory is None and isinstance(backbone, Skeleton):
+            factory = partial(_skeleton_head, task, backbone.how)
         made.append(make_head(number, task, net.features, like, factory, "pass a factory for it as heads="))
     names = Names(part.name)
     _check_values(_buffers(net, made, names), tensors, damaged or ())
@@ -157,8 +216,13 @@ def _restored(
     net.requires_grad_(False)
     add_learnt(net, tasks, damaged)
     net.metadata = metadata
-    net.activate(max(number for number, task in enumerate(net.learnt, 1) if not task.damage))
+    if net.can_run:
+        net.activate(max(number for number, task in enumerate(net.learnt, 1) if not task.damage))
     return net.eval()
+
+
+def _skeleton_head(task: TaskEntry, how: str, _features: int, _classes: int) -> Skeleton:
+    return Skeleton(how, (), task.head.tensors)
 
 
 def _check_values(buffers: Container[str], tensors: Mapping[str, Tensor], damaged: Container[str]) -> None:
@@ -199,6 +263,8 @@ def _wrapped(part: Part, backbone: nn.Module) -> Lifelong:
             sharing=part.sharing,
             exclude=part.exclude,
             norms=part.norms,
+            frozen=part.frozen,
+            quiet=True,
         )
         check_fit(net, part)
     except (ConfigError, FileFormatError) as error:
@@ -253,5 +319,5 @@ def _write_common(net: Lifelong, tensors: Mapping[str, Tensor], names: Names) ->
     for name, common in net.common_tensors():
         if name not in net.private_names:
             common.copy_(tensors[names.common(name)])
-    for _, weight in net.prunable():
+    for _, weight in net.prunable() if net.can_run else ():
         weight.data = weight.data.contiguous()  # as `learn` leaves it, so that the same kernels run

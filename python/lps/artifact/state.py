@@ -50,7 +50,12 @@ def _fill(net: Lifelong, state: Mapping[str, Any], heads: Sequence[nn.Module]) -
     version_of(text)
     manifest = decoded(text, Manifest)
     part, tasks = only_part(manifest), manifest.tasks
-    ours = {"features": net.features, "exclude": list(net.exclude), "norms": net.norms}
+    ours = {
+        "features": net.features,
+        "exclude": list(net.exclude),
+        "norms": net.norms,
+        "frozen": sorted(net.frozen),
+    }
     for name, got in ours.items():
         if got != getattr(part, name):
             refuse(f"{name}: the state has {getattr(part, name)}, this network {got}; make it with the same")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lps.artifact.atomic import write_atomically
 from lps.artifact.bits import to_planes
 from lps.artifact.layout import (
+    BEFORE_FROZEN,
     CHECKSUM,
     DTYPES,
     FORMAT,
@@ -32,7 +33,6 @@ from lps.artifact.layout import (
     Stored,
     TaskEntry,
     decoded,
-    dtype_name,
     sha256,
     version_of,
 )
@@ -41,6 +41,7 @@ from lps.metadata import Metadata
 from lps.models import Architecture
 from lps.partition import Partition
 from lps.reading import MOST_HEADER, MOST_TENSORS
+from lps.signature import dtype_name
 from lps_kernels import __version__, pack_bits, unpack_bits
 from lps_kernels.owner import TASK_BITS
 
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 def save(net: Lifelong, path: Path) -> None:
     """Write all tasks of a network into one file, atomically: a failure leaves an existing file as it was."""
     _check(net)
-    tensors = dict(_tensors(net))
+    tensors = dict(tensors_of(net))
     stored = {
         name: Stored(dtype_name(tensor), list(tensor.shape), "raw", sha256(tensor)) for name, tensor in tensors.items()
     }
@@ -84,13 +85,15 @@ def describe(net: Lifelong, stored: dict[str, Stored] | None = None) -> Manifest
         layers=[_layer(partition) for partition, _ in net.prunable()],
         common=common,
         private=[tensor.name for tensor in common if tensor.name in net.private_names],
+        frozen=sorted(net.frozen),
     )
     tasks = [
         TaskEntry(task.name, task.classes, list(task.class_names), task.digest, PART, _head(head, part, task.classes))
         for task, head in zip(net.learnt, net.heads, strict=False)  # a task in learning has a head already
     ]
     metadata = net.metadata.to_json()
-    return Manifest(FORMAT, VERSION, __version__, METHOD, [part], tasks, metadata, stored or {})
+    version = VERSION if net.frozen else BEFORE_FROZEN  # earlier packages read what they can
+    return Manifest(FORMAT, version, __version__, METHOD, [part], tasks, metadata, stored or {})
 
 
 def to_text(manifest: Manifest) -> str:
@@ -145,7 +148,7 @@ def _check(net: Lifelong) -> None:
             raise ConfigError(f"save: {name}: expected one of {known}, got {dtype_name(tensor)}")
 
 
-def _tensors(net: Lifelong) -> Iterator[tuple[str, Tensor]]:
+def tensors_of(net: Lifelong) -> Iterator[tuple[str, Tensor]]:
     """All tensors of the file but the checksum, on the CPU, in memory of their own."""
     names = Names(PART)
     for partition, _ in net.prunable():

@@ -1,7 +1,8 @@
 """The benchmarks: streams of tasks from embedded, simulated, official or the user's own data.
 
-``stream("permuted-mnist", data_dir=...)`` gives the tasks and the name of the network that is used for them. A
-new benchmark is a file with a :class:`Benchmark` and a line in ``BENCHMARKS``.
+``stream("permuted-mnist", data_dir=...)`` gives the tasks and the name of the network that is used for them. A new
+benchmark is a file with a :class:`lps.data.benchmark.Benchmark` and a line in ``BENCHMARKS``; options of its own are a
+dataclass and a line in ``lps/data/options.py``.
 """
 
 from __future__ import annotations
@@ -9,46 +10,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lps.data import (
-    cifar,
-    digits,
-    five_datasets,
-    folder,
-    mixed,
-    mnist,
-    omniglot,
-    rf,
-    rotated_mnist,
-    split_cifar100,
-    split_mnist,
-    synthetic_rf,
-    tinyimagenet,
-)
-from lps.data.base import Raw, Stream
 from lps.data.benchmark import Benchmark, Request
-from lps.data.download import default_directory
+from lps.data.options import OPTIONS, NoOptions
 from lps.errors import ConfigError
 from lps.options import convert, shown
+from lps.table import Table
 
-__all__ = ["BENCHMARKS", "Benchmark", "Raw", "Stream", "own_options", "raw", "stream"]
+if TYPE_CHECKING:
+    from lps.data.base import Raw, Stream
 
-BENCHMARKS = {
-    "permuted-digits": digits.BENCHMARK,
-    "permuted-mnist": mnist.BENCHMARK,
-    "split-cifar": cifar.BENCHMARK,
-    "split-rf": rf.BENCHMARK,
-    "synthetic-rf": synthetic_rf.BENCHMARK,
-    "mixed": mixed.BENCHMARK,
-    "split-mnist": split_mnist.BENCHMARK,
-    "rotated-mnist": rotated_mnist.BENCHMARK,
-    "split-cifar100": split_cifar100.BENCHMARK,
-    "split-tinyimagenet": tinyimagenet.BENCHMARK,
-    "five-datasets": five_datasets.BENCHMARK,
-    "omniglot-rotation": omniglot.BENCHMARK,
-    "folder": folder.BENCHMARK,
-}
+__all__ = ["BENCHMARKS", "known", "own_options", "raw", "stream"]
+
+BENCHMARKS: Table[Benchmark] = Table(
+    {
+        "permuted-digits": "lps.data.digits:BENCHMARK",
+        "permuted-mnist": "lps.data.mnist:BENCHMARK",
+        "split-cifar": "lps.data.cifar:BENCHMARK",
+        "split-rf": "lps.data.rf:BENCHMARK",
+        "synthetic-rf": "lps.data.synthetic_rf:BENCHMARK",
+        "mixed": "lps.data.mixed:BENCHMARK",
+        "split-mnist": "lps.data.split_mnist:BENCHMARK",
+        "rotated-mnist": "lps.data.rotated_mnist:BENCHMARK",
+        "split-cifar100": "lps.data.split_cifar100:BENCHMARK",
+        "split-tinyimagenet": "lps.data.tinyimagenet:BENCHMARK",
+        "five-datasets": "lps.data.five_datasets:BENCHMARK",
+        "omniglot-rotation": "lps.data.omniglot:BENCHMARK",
+        "folder": "lps.data.folder:BENCHMARK",
+    }
+)
 
 
 def stream(
@@ -81,15 +72,11 @@ def raw(benchmark: str, task: int, *, seed: int = 0, options: Mapping[str, objec
 
 def own_options(benchmark: str, options: Mapping[str, object]) -> Any:
     """A benchmark's own options, checked, as an instance of its dataclass; what is not given has its default."""
-    kind = known(benchmark).options
+    kind = OPTIONS.get(check_known(benchmark), NoOptions)
     names = {option.name for option in fields(kind)}
     for name in options:
         if name not in names:
-            others = [
-                other
-                for other, chosen in BENCHMARKS.items()
-                if name in {option.name for option in fields(chosen.options)}
-            ]
+            others = [other for other, chosen in OPTIONS.items() if name in {option.name for option in fields(chosen)}]
             whose = f"it is an option of {', '.join(others)}" if others else f"known are {', '.join(names) or 'none'}"
             raise ConfigError(f"{benchmark}: {shown(name)}: is no option of this benchmark ({whose}); leave it out")
     try:
@@ -100,9 +87,14 @@ def own_options(benchmark: str, options: Mapping[str, object]) -> Any:
 
 def known(benchmark: object) -> Benchmark:
     """The benchmark of this name."""
+    return BENCHMARKS[check_known(benchmark)]
+
+
+def check_known(benchmark: object) -> str:
+    """The name of a benchmark, or a refusal."""
     if not isinstance(benchmark, str) or benchmark not in BENCHMARKS:
         raise ConfigError(f"benchmark: expected one of {', '.join(BENCHMARKS)}, got {shown(benchmark)}")
-    return BENCHMARKS[benchmark]
+    return benchmark
 
 
 def _request(
@@ -116,6 +108,8 @@ def _request(
     augment: bool,
 ) -> Request:
     """Check what a benchmark is to be built from."""
+    from lps.data.download import default_directory  # noqa: PLC0415 - it takes longer than a command's help
+
     chosen = known(benchmark)
     own = own_options(benchmark, options)
     usual, most = chosen.tasks, chosen.most

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lps.task import Arrays, Task
+from lps.sources import Arrays
+from lps.task import Task
 
 Network = tuple[str, dict[str, Any]]  # the arguments of lps.models.create
 Transform = Callable[[Tensor], Tensor]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lps.data.base import Raw, Stream
+from lps.data.options import SplitOptions
 from lps.errors import ConfigError
-from lps.options import option, shown
+from lps.options import shown
+
+if TYPE_CHECKING:
+    from lps.data.base import Raw, Stream
 
 # What all quick presets share: a falling learning rate, and a solver that arrives within a few epochs; with --solver
 # admm, the pull that does.
@@ -34,17 +37,11 @@ class Request:
 
 
 @dataclass(frozen=True)
-class NoOptions:
-    """The options of a benchmark that has none."""
-
-
-@dataclass(frozen=True)
 class Benchmark:
     """All that the package knows about a benchmark.
 
     ``presets`` maps quick and paper to settings, by the names of their flags; ``quick_of`` has those that quick has for
-    one method alone, by its name, chosen like all others on validation data. ``options`` is a dataclass of the
-    benchmark's own options, whose fields are made by :func:`lps.options.option`; each becomes a flag of ``lps.train``.
+    one method alone, by its name, chosen like all others on validation data.
 
     ``count`` is for benchmarks whose number of tasks depends on their own options or on the user's folder, which is
     None where no data are at hand. Their tasks own equal shares of the network unless ``alpha`` is given.
@@ -55,19 +52,9 @@ class Benchmark:
     tasks: int  # as many as in the paper
     most: int  # as many as there can be
     presets: Mapping[str, Mapping[str, Any]]
-    options: type = NoOptions
     augments: bool = False  # whether it has colour images, which can be cropped and mirrored
     count: Callable[[Any, Path | None], int] | None = None
     quick_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class SplitOptions:
-    """The options of benchmarks whose classes are split into one of several numbers of tasks."""
-
-    split: int = option(
-        10, "N", "tasks that the classes are split into: 10 or 20 for CIFAR-100, 10 or 40 for TinyImageNet"
-    )
 
 
 def one_of(name: str, *splits: int) -> Callable[[SplitOptions, Path | None], int]:

@@ -112,7 +112,17 @@ def fill(file: Readable, array: NDArray[Any]) -> int:
     return done
 
 
-def read_npz(path: Path, shapes: Mapping[str, tuple[int | None, ...]], **kinds: DTypeLike) -> dict[str, NDArray[Any]]:
+@dataclass(frozen=True)
+class AnyOf:
+    """Any type among these letters of numpy's kinds; ``words`` say which."""
+
+    letters: str
+    words: str
+
+
+def read_npz(
+    path: Path, shapes: Mapping[str, tuple[int | None, ...]], **kinds: DTypeLike | AnyOf
+) -> dict[str, NDArray[Any]]:
     """Read arrays of an npz file, each of its shape, where None stands for any length.
 
     All must be uint8, except those whose type is given by name. Arrays of any length may together have twice as many
@@ -132,7 +142,7 @@ def read_npz(path: Path, shapes: Mapping[str, tuple[int | None, ...]], **kinds: 
                 for key, shape in shapes.items():
                     if names.count(key) > 1:
                         raise unlike(path, f"arrays named {key}", "one", names.count(key), REPLACE)
-                    kind, member = np.dtype(kinds.get(key, np.uint8)), members[names.index(key)]
+                    kind, member = kinds.get(key, np.uint8), members[names.index(key)]
                     arrays[key] = _read_member(path, archive, member, shape, kind, most)
                     if None in shape:
                         most -= arrays[key].nbytes
@@ -171,7 +181,7 @@ def _read_member(
     archive: zipfile.ZipFile,
     member: zipfile.ZipInfo,
     shape: Sequence[int | None],
-    kind: np.dtype[Any],
+    kind: DTypeLike | AnyOf,
     most: int,
 ) -> NDArray[Any]:
     """Read one array of an archive, after its header was found to be the expected one."""
@@ -180,13 +190,15 @@ def _read_member(
         raise unlike(path, f"packing of {key}", "none or deflate", f"number {member.compress_type}", REPLACE)
     with archive.open(member) as file:
         header = read_header(file)
-        if header.dtype != kind:
-            raise unlike(path, f"type of {key}", kind, shown(str(header.dtype)), REPLACE)
+        alike = header.dtype.kind in kind.letters if isinstance(kind, AnyOf) else header.dtype == kind
+        if not alike:
+            expected = kind.words if isinstance(kind, AnyOf) else np.dtype(kind)
+            raise unlike(path, f"type of {key}", expected, shown(str(header.dtype)), REPLACE)
         if not fits(header.shape, shape):
             raise unlike(path, f"shape of {key}", shape_text(shape), shape_text(header.shape), REPLACE)
         if None in shape and header.array_bytes > most:
             raise unlike(path, f"length of {key} in bytes", f"at most {most:,}", f"{header.array_bytes:,}", REPLACE)
-        array = np.empty(header.shape[::-1] if header.fortran else header.shape, kind)
+        array = np.empty(header.shape[::-1] if header.fortran else header.shape, header.dtype)
         length = fill(file, array)
         if length < header.array_bytes or file.read(1):  # at the end zipfile checks the sum
             got = f"{length:,}" if length < header.array_bytes else "more"

@@ -20,11 +20,10 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from msgspec import Meta
 
 from lps.data.augment import crop_and_flip
 from lps.data.base import Examples, Raw, Stream, classification_task, hold_out, random
@@ -33,32 +32,19 @@ from lps.data.cifar import Colour
 from lps.data.download import default_directory
 from lps.data.files import unlike, unreadable
 from lps.data.inputs import CHECK_PATH, image_endings, read_image
+from lps.data.options import FolderOptions
 from lps.data.tinyimagenet import PHOTO_MEAN, PHOTO_STD
 from lps.errors import ConfigError, DataError
-from lps.models import SMALLEST_SIDE
-from lps.options import is_unicode, one_line, option
+from lps.options import is_unicode, one_line
 from lps.task import Task
 from lps_kernels.owner import MAX_TASKS
 
-LARGEST_SIDE = 512
 MOST_MEMORY = 2**32  # bytes of all images together
 FEWEST = 5  # images of a class of which a fifth is held out for the test
 _PARTS = ("train", "test")
 _VALIDATION = "validation"
 
 Files = dict[str, list[Path]]  # images by class
-
-
-@dataclass(frozen=True)
-class FolderOptions:
-    """The options of the user's own images."""
-
-    image_size: Annotated[int, Meta(ge=SMALLEST_SIDE, le=LARGEST_SIDE)] = option(
-        32,
-        "N",
-        "height and width that images are brought to",
-        expected=f"{SMALLEST_SIDE} to {LARGEST_SIDE} pixels",
-    )
 
 
 @dataclass(frozen=True)
@@ -222,7 +208,6 @@ BENCHMARK = Benchmark(
     tasks=MAX_TASKS,
     most=MAX_TASKS,
     presets={"quick": {**_PAPER, **QUICK, "epochs": (4, 12, 4)}, "paper": _PAPER},
-    options=FolderOptions,
     augments=True,
     count=count,
 )

@@ -20,12 +20,14 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
 
+from lps.batch import tensors_of, together
 from lps.data.base import Raw
-from lps.data.files import REPLACE, Bytes, fits, shape_text, unlike, unreadable
+from lps.data.files import REPLACE, AnyOf, Bytes, fits, read_npz, shape_text, unlike, unreadable
 from lps.data.npy import read_header
 from lps.errors import DataError
 from lps.options import one_line, shown
 from lps.reading import open_regular, size_of
+from lps_kernels.calls import Inputs
 
 CHECK_PATH = "check the path"
 MODES = {1: "L", 3: "RGB"}  # Pillow's, by channels
@@ -35,14 +37,18 @@ WIDE_MODES = ("I", "F")  # more than eight bits per channel, which Pillow would 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 # Decoding may take twice the file's size and this many bytes: 12 megapixels, more in files that are not mostly empty.
 MOST_MEMORY = 96_000_000
+FLOATS, WHOLE = AnyOf("f", "floats"), AnyOf("iub", "whole numbers")
 MOST_SIDE = 2**16 - 1  # of an image in pixels
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a task's network reads: examples of this shape and dtype, and how bytes become such, if that is known."""
+    """What a task's network reads: examples of this shape and dtype, and how bytes become such, if that is known.
 
-    shape: tuple[int, ...]
+    None in the shape stands for any size.
+    """
+
+    shape: tuple[int | None, ...]
     dtype: torch.dtype
     raw: Raw | None
 
@@ -50,13 +56,19 @@ class Form:
         """Channels, height and width that an image is brought to."""
         if self.raw is not None and self.raw.image is not None:
             return self.raw.image
-        if self.raw is not None or len(self.shape) != 3 or self.shape[0] not in MODES:
+        known = [size for size in self.shape if size is not None]
+        if self.raw is not None or len(self.shape) != 3 or len(known) != 3 or known[0] not in MODES:
             raise DataError(
-                f"images: the task reads inputs of shape {list(self.shape)}, not images of 1 or 3 channels; "
+                f"images: the task reads inputs of shape {shape_text(self.shape)}, not images of 1 or 3 channels; "
                 "pass an .npy file"
             )
-        channels, height, width = self.shape
+        channels, height, width = known
         return channels, height, width
+
+    @property
+    def floats(self) -> bool:
+        """Whether examples are floats, and not whole numbers such as tokens."""
+        return self.dtype.is_floating_point
 
     def from_bytes(self, where: Path, values: Tensor) -> Tensor:
         """Prepare bytes (or values on their scale) of the task's data files, [batch, ...]."""
@@ -68,17 +80,38 @@ class Form:
 
     def checked(self, where: Path, inputs: Tensor, first: int) -> Tensor:
         """Inputs in the network's dtype; refuses another shape and what is not finite. ``first`` is their index."""
+        if not self.floats:
+            self._check_range(where, inputs)
         inputs = inputs.to(self.dtype)
-        if inputs.shape[1:] != self.shape:
-            raise unlike(
-                where, "shape of an example", list(self.shape), list(inputs.shape[1:]), "take those of the task"
-            )
+        if not fits(inputs.shape[1:], self.shape):
+            expected = shape_text(self.shape)
+            raise unlike(where, "shape of an example", expected, list(inputs.shape[1:]), "take those of the task")
+        if not self.floats:
+            return inputs
         wrong = (~inputs.flatten(1).isfinite().all(1)).nonzero()
         if len(wrong):
             example = int(wrong[0])
             value = inputs[example][~inputs[example].isfinite()][0].item()
             raise unlike(where, f"example {first + example}", "finite numbers", value, "leave it out or mend it")
         return inputs
+
+    def _check_range(self, where: Path, inputs: Tensor) -> None:
+        """Refuse whole numbers that the dtype cannot hold: they would become others."""
+        low, high = (0, 1) if self.dtype == torch.bool else (torch.iinfo(self.dtype).min, torch.iinfo(self.dtype).max)
+        for value in (int(inputs.min()), int(inputs.max())) if inputs.numel() else ():
+            if not low <= value <= high:
+                raise unlike(where, "whole numbers", f"{low} to {high}", value, "take those of the task")
+
+
+@dataclass(frozen=True)
+class Named:
+    """Several inputs, each with its form; ``by_name`` says how the network takes them."""
+
+    forms: dict[str, Form]
+    by_name: bool
+
+
+Forms = Form | Named
 
 
 class ArrayFile:
@@ -105,9 +138,11 @@ class ArrayFile:
         left = size_of(file) - header.size
         if left < header.array_bytes:
             raise ValueError(f"its header tells of {header.array_bytes:,} more bytes, but there are {left:,}")
-        self.bytes = header.dtype == np.uint8
-        if not self.bytes and not (header.dtype.kind == "f" and header.dtype.itemsize <= 8):
-            raise unlike(self.path, "type", "floats or uint8", shown(str(header.dtype)), "convert it with astype")
+        self.bytes = header.dtype == np.uint8 and self.form.floats
+        kinds = FLOATS if self.form.floats else WHOLE
+        if not self.bytes and not (header.dtype.kind in kinds.letters and header.dtype.itemsize <= 8):
+            words = f"{kinds.words} or uint8" if self.form.floats else kinds.words
+            raise unlike(self.path, "type", words, shown(str(header.dtype)), "convert it with astype")
         if self.bytes and self.form.raw is None:
             raise DataError(
                 f"{one_line(str(self.path))}: the model does not say how bytes become its inputs; "
@@ -134,7 +169,7 @@ class ArrayFile:
         raw = self.form.raw
         if not self.bytes or raw is None:
             return [self.form.shape]
-        shapes = [raw.shape]
+        shapes: list[tuple[int | None, ...]] = [raw.shape]
         if raw.image is not None and raw.image != raw.shape:
             shapes += [raw.image, raw.image[1:]]  # grey images are stored flat
         return shapes
@@ -145,9 +180,39 @@ class ArrayFile:
 
     def read(self, start: int, stop: int) -> Tensor:
         """These examples, prepared."""
-        part = self.array[start:stop]
-        values = torch.from_numpy(np.array(part, part.dtype.newbyteorder("=")))  # torch knows no other byte order
+        values = _tensor_of(self.array[start:stop], self.form)
         return self.form.from_bytes(self.path, values) if self.bytes else self.form.checked(self.path, values, start)
+
+
+class NamedFile:
+    """The examples of an .npz file: an array for each input of the network, by its name."""
+
+    def __init__(self, path: Path, inputs: Named) -> None:
+        self.path, self.inputs = path, inputs
+        shapes = {name: (None, *form.shape) for name, form in inputs.forms.items()}
+        kinds = {name: FLOATS if form.floats else WHOLE for name, form in inputs.forms.items()}
+        self.arrays = read_npz(path, shapes, **kinds)
+        counts = {len(array) for array in self.arrays.values()}
+        if len(counts) != 1 or 0 in counts:
+            got = ", ".join(f"{name} {shape_text(array.shape)}" for name, array in self.arrays.items())
+            raise unlike(path, "examples", "the same number in every array, at least one", got, "write it again")
+
+    def __len__(self) -> int:
+        """How many examples there are."""
+        return len(next(iter(self.arrays.values())))
+
+    def read(self, start: int, stop: int) -> Inputs:
+        """These examples, prepared."""
+        found = [
+            form.checked(self.path, _tensor_of(self.arrays[name][start:stop], form), start)
+            for name, form in self.inputs.forms.items()
+        ]
+        return dict(zip(self.inputs.forms, found, strict=True)) if self.inputs.by_name else tuple(found)
+
+
+def _tensor_of(part: NDArray[Any], form: Form) -> Tensor:
+    """A copy in this machine's byte order, as torch knows no other; whole numbers in the widest type."""
+    return torch.from_numpy(np.array(part, part.dtype.newbyteorder("=") if form.floats else np.int64))
 
 
 class ImageFile:
@@ -211,13 +276,18 @@ def _decoded(path: Path, opened: Image.Image, memory: int, size: tuple[int, int,
     return opened if opened.mode == mode else opened.convert(mode)
 
 
-InputFile = ArrayFile | ImageFile
+InputFile = ArrayFile | ImageFile | NamedFile
 
 
-def open_inputs(paths: Iterable[Path], form: Form) -> Iterator[InputFile]:
+def open_inputs(paths: Iterable[Path], form: Forms) -> Iterator[InputFile]:
     """The files that the paths name; a folder stands for the images in it, in the order of their names."""
     for path in paths:
-        if path.is_dir():
+        if isinstance(form, Named):
+            if path.suffix.lower() != ".npz":
+                names = ", ".join(form.forms)
+                raise unlike(path, "kind of file", f"an .npz file with {names}", "another", "write it with numpy.savez")
+            yield NamedFile(path, form)
+        elif path.is_dir():
             entries = (entry for entry in sorted(path.iterdir()) if not entry.name.startswith("."))
             images = [entry for entry in entries if entry.suffix.lower() in image_endings()]
             if not images:
@@ -229,22 +299,30 @@ def open_inputs(paths: Iterable[Path], form: Form) -> Iterator[InputFile]:
             yield (ArrayFile if path.suffix.lower() == ".npy" else ImageFile)(path, form)
 
 
-def input_batches(files: Sequence[InputFile], size: int) -> Iterator[tuple[list[tuple[Path, int]], Tensor]]:
-    """Batches across files, with the file and the index in it of each example."""
+def input_batches(files: Sequence[InputFile], size: int) -> Iterator[tuple[list[tuple[Path, int]], Inputs]]:
+    """Batches across files, with the file and the index in it of each example; those of one batch have one shape."""
     places: list[tuple[Path, int]] = []
-    parts: list[Tensor] = []
+    parts: list[Inputs] = []
     for file in files:
         start = 0
         while start < len(file):
             stop = min(len(file), start + size - len(places))
-            parts.append(file.read(start, stop))
+            part = file.read(start, stop)
+            if parts and _sizes(part) != _sizes(parts[0]):
+                yield places, together(parts)
+                places, parts = [], []
+            parts.append(part)
             places += [(file.path, index) for index in range(start, stop)]
             start = stop
             if len(places) == size:
-                yield places, torch.cat(parts)
+                yield places, together(parts)
                 places, parts = [], []
     if places:
-        yield places, torch.cat(parts)
+        yield places, together(parts)
+
+
+def _sizes(inputs: Inputs) -> list[torch.Size]:
+    return [tensor.shape[1:] for tensor in tensors_of(inputs)]
 
 
 def image_endings() -> set[str]:

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from msgspec import Meta
 from torch import Tensor
 
 from lps.data.base import Examples, Network, Raw, Stream, classification_task, hold_out, of_classes, random
 from lps.data.benchmark import QUICK, Benchmark, Request
 from lps.data.files import REPLACE, check_labels, missing, read_npz, unlike
 from lps.errors import ConfigError
-from lps.options import option
 from lps.task import Task
 
 TRANSMITTERS = 50
@@ -33,18 +31,6 @@ _PAPER: dict[str, Any] = {"epochs": (20, 60, 20), "alpha": 0.2, "beta": 0.9, "pa
 # each task's own.
 _QUICK = {**_PAPER, **QUICK, "epochs": (2, 6, 2), "batch_size": 32, "window": 256, "norms": "per-task"}
 PRESETS = {"quick": _QUICK, "paper": _PAPER}
-
-
-@dataclass(frozen=True)
-class RadioOptions:
-    """The options of radio benchmarks."""
-
-    window: Annotated[int, Meta(ge=1, lt=2**31)] | None = option(
-        None,
-        "N",
-        "samples to cut from the middle of each window; by default all",
-        expected="1 to 2147483647 samples",
-    )
 
 
 @dataclass(frozen=True)
@@ -140,4 +126,4 @@ def build(request: Request) -> Stream:
     return partition_stream("split-rf", *load(request.data_dir), request)
 
 
-BENCHMARK = Benchmark(build, raw, tasks=5, most=5, presets=PRESETS, options=RadioOptions)
+BENCHMARK = Benchmark(build, raw, tasks=5, most=5, presets=PRESETS)

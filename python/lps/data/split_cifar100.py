@@ -10,7 +10,7 @@ from typing import Any
 
 from lps.data import cifar
 from lps.data.base import Stream
-from lps.data.benchmark import QUICK, Benchmark, Request, SplitOptions, one_of
+from lps.data.benchmark import QUICK, Benchmark, Request, one_of
 from lps.errors import DataError
 from lps.options import one_line
 from lps.task import Task
@@ -44,7 +44,6 @@ BENCHMARK = Benchmark(
     tasks=10,
     most=20,
     presets={"quick": {**_PAPER, **QUICK, "epochs": (2, 6, 2)}, "paper": _PAPER},
-    options=SplitOptions,
     augments=True,
     count=one_of("split-cifar100", 10, 20),
 )

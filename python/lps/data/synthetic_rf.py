@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from lps.data.base import Examples, Stream, random
 from lps.data.benchmark import Benchmark, Request
 from lps.data.files import Bytes
-from lps.data.rf import PRESETS, TEST_WINDOWS, TRAIN_WINDOWS, TRANSMITTERS, RadioOptions, partition_stream, raw
+from lps.data.rf import PRESETS, TEST_WINDOWS, TRAIN_WINDOWS, TRANSMITTERS, partition_stream, raw
 
 Signal = NDArray[np.complex64]  # [windows, samples]
 
@@ -140,4 +140,4 @@ def build(request: Request) -> Stream:
     return partition_stream("synthetic-rf", *generate(request.seed), request)
 
 
-BENCHMARK = Benchmark(build, raw, tasks=5, most=5, presets=PRESETS, options=RadioOptions)
+BENCHMARK = Benchmark(build, raw, tasks=5, most=5, presets=PRESETS)

@@ -18,7 +18,7 @@ import torch
 
 from lps.data.augment import crop_and_flip
 from lps.data.base import Examples, Network, Raw, Stream, classification_task, hold_out, random
-from lps.data.benchmark import QUICK, Benchmark, Request, SplitOptions, one_of
+from lps.data.benchmark import QUICK, Benchmark, Request, one_of
 from lps.data.cifar import Colour
 from lps.data.files import unlike
 from lps.data.images import decode
@@ -120,7 +120,6 @@ BENCHMARK = Benchmark(
     tasks=10,
     most=40,
     presets={"quick": {**_PAPER, **QUICK, "epochs": (1, 3, 1), "batch_size": 32}, "paper": _PAPER},
-    options=SplitOptions,
     augments=True,
     count=one_of("split-tinyimagenet", 10, 40),
 )

@@ -13,23 +13,36 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lps.data import Raw, raw
-from lps.data.inputs import Form, ImageFile, InputFile, input_batches, open_inputs
-from lps.errors import ConfigError
+from lps.batch import moved
+from lps.data import raw
+from lps.data.base import Raw
+from lps.data.inputs import Form, Forms, ImageFile, InputFile, Named, input_batches, open_inputs
+from lps.deploy.extraction.trace import argument_names
+from lps.errors import ConfigError, escaped
 from lps.lifelong import Lifelong
 from lps.options import one_line
+from lps.signature import DTYPES, Signature
 
-# Of one example: input, index, class, probability, and with more classes class2, probability2, ...; None where the
-# network has no answer.
+# Of one example: input, index, class, its name if the classes have names, probability, and with more classes class2,
+# class_name2, probability2, ...; None where the network has no answer.
 Answer = dict[str, str | int | float | None]
 
 
-def open_files(net: Lifelong, task: int, shape: Sequence[int], paths: Iterable[str]) -> tuple[list[InputFile], bool]:
+def open_files(net: Lifelong, task: int, signature: Signature, paths: Iterable[str]) -> tuple[list[InputFile], bool]:
     """The inputs in these files and folders; and whether images among them are scaled to 0..1 for want of knowledge."""
-    weight = net.like
-    form = Form(tuple(shape), weight.dtype, _raw_form(net, task))
+    form = form_of(net, task, signature)
     files = list(open_inputs(map(Path, paths), form))
-    return files, form.raw is None and any(isinstance(file, ImageFile) for file in files)
+    unknown = isinstance(form, Form) and form.raw is None
+    return files, unknown and any(isinstance(file, ImageFile) for file in files)
+
+
+def form_of(net: Lifelong, task: int, signature: Signature) -> Forms:
+    """What files must hold: an array, or in an .npz file several by the names of the inputs."""
+    like, raw_form = net.like.dtype, _raw_form(net, task)
+    forms = [Form(kind.sizes(), like if kind.is_float else DTYPES[kind.dtype], raw_form) for kind in signature]
+    if len(forms) == 1 and signature[0].name is None:
+        return forms[0]
+    return Named(dict(zip(argument_names(signature), forms, strict=True)), signature[0].name is not None)
 
 
 def _raw_form(net: Lifelong, task: int) -> Raw | None:
@@ -48,7 +61,7 @@ def classify(
 
     An example whose logits are infinite or NaN has no best class: its classes and probabilities are None.
     """
-    classes = net.learnt[task - 1].classes
+    classes, names = net.learnt[task - 1].classes, net.learnt[task - 1].class_names
     if not 1 <= top <= classes:
         raise ConfigError(f"--top: expected 1 to {classes}, the classes of task {task}, got {top}")
     device = next(net.parameters()).device
@@ -57,14 +70,16 @@ def classify(
     answers = []
     with tqdm(total=sum(map(len, files)), unit=" examples", disable=None, leave=False) as bar:
         for places, inputs in input_batches(files, batch_size):
-            best = run(inputs.to(device)).double().softmax(1).topk(top)
+            best = run(moved(inputs, device)).double().softmax(1).topk(top)
             found = zip(places, best.indices.tolist(), best.values.tolist(), strict=True)
-            answers += [_answer(path, index, numbers, shares) for (path, index), numbers, shares in found]
+            answers += [_answer(path, index, numbers, shares, names) for (path, index), numbers, shares in found]
             bar.update(len(places))
     return answers
 
 
-def _answer(path: Path, index: int, classes: Sequence[int], probabilities: Sequence[float]) -> Answer:
+def _answer(
+    path: Path, index: int, classes: Sequence[int], probabilities: Sequence[float], names: Sequence[str]
+) -> Answer:
     """The answer for one example; classes after the best one are numbered from 2."""
     # Bytes in a name that are no UTF-8 are written as escapes: JSON has no way to hold them.
     answer: Answer = {"input": str(path).encode(errors="backslashreplace").decode(), "index": index}
@@ -72,6 +87,8 @@ def _answer(path: Path, index: int, classes: Sequence[int], probabilities: Seque
     for place, (number, probability) in enumerate(zip(classes, probabilities, strict=True), start=1):
         suffix = "" if place == 1 else str(place)
         answer[f"class{suffix}"] = number if known else None
+        if names:
+            answer[f"class_name{suffix}"] = names[number] if known else None
         # Six digits are those that float32 has.
         answer[f"probability{suffix}"] = float(f"{probability:.6g}") if known else None
     return answer
@@ -91,7 +108,10 @@ def _csv(answers: Sequence[Answer]) -> str:
     names = list(answers[0]) if answers else ["input", "index", "class", "probability"]
     writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(answers)
+    # Names are anybody's, and a table may go to a terminal.
+    writer.writerows(
+        {key: escaped(v) if "name" in key and isinstance(v, str) else v for key, v in row.items()} for row in answers
+    )
     return text.getvalue()
 
 

@@ -18,9 +18,11 @@ from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lps.batch import tensors_of
 from lps.errors import ConfigError
 from lps.partition import Partition
 from lps_kernels import masked_linear
+from lps_kernels.calls import Inputs, call
 
 
 class ServedTask(AbstractContextManager[None]):
@@ -66,12 +68,13 @@ class ServedTask(AbstractContextManager[None]):
         return _Composed(self._weights) if torch.is_grad_enabled() else _ComposedBelowAutograd(self._weights)
 
 
-def run_exact(backbone: nn.Module, x: Tensor, served: ServedTask) -> Tensor:
-    """The backbone's features under an exact ``served``; gradients are recorded only if something requires them."""
-    recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *backbone.parameters()))
+def run_exact(backbone: nn.Module, x: Inputs, served: ServedTask) -> Any:
+    """What the backbone gives under an exact ``served``; gradients are recorded only if something requires them."""
+    recorded = torch.is_grad_enabled() and any(
+        tensor.requires_grad for tensor in (*tensors_of(x), *backbone.parameters())
+    )
     with torch.set_grad_enabled(recorded), served:
-        features: Tensor = backbone(x)
-    return features
+        return call(backbone, x)
 
 
 class _TaskWeights:
@@ -151,13 +154,15 @@ class _ComposedBelowAutograd(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def validate_tasks(task: Sequence[int] | Tensor, examples: int) -> list[int]:
-    """The task of every example; refuses anything else."""
+def validate_tasks(task: Sequence[int | str] | Tensor, examples: int) -> list[int | str]:
+    """The task of every example, by number or name; refuses anything else."""
     tasks: object = task.tolist() if hasattr(task, "tolist") else task  # of a tensor or an array
-    whole = isinstance(tasks, Sequence) and all(type(number) is int for number in tasks)
-    if not isinstance(tasks, Sequence) or not whole or len(tasks) != examples:
-        got = str(len(tasks)) if isinstance(tasks, Sequence) and whole else "something else"
-        raise ConfigError(f"Lifelong: task: expected one whole number for each of the {examples} examples, got {got}")
+    known = isinstance(tasks, Sequence) and all(type(number) in (int, str) for number in tasks)
+    if not isinstance(tasks, Sequence) or not known or len(tasks) != examples:
+        got = str(len(tasks)) if isinstance(tasks, Sequence) and known else "something else"
+        raise ConfigError(
+            f"Lifelong: task: expected a whole number or a name for each of the {examples} examples, got {got}"
+        )
     return list(tasks)
 
 

@@ -9,11 +9,14 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
+from lps.batch import examples_in, moved, picked, tensors_of
 from lps.data.inputs import InputFile, input_batches
 from lps.deploy.trial import checked_difference, random_inputs
 from lps.errors import escaped
 from lps.lifelong import Lifelong
 from lps.runs.progress import columns
+from lps.signature import Signature, seen, text_of
+from lps_kernels.calls import Inputs
 
 # Calls of each network: as many as fit into the time, within these bounds; after 5000 the figures no longer change.
 SECONDS, LEAST, MOST = 2.0, 10, 5000
@@ -21,17 +24,17 @@ WARM_UP = 3
 
 
 def inputs_to_measure(
-    net: Lifelong, task: int, shape: list[int], files: Sequence[InputFile], batch_size: int
-) -> Tensor:
+    net: Lifelong, task: int, signature: Signature, files: Sequence[InputFile], batch_size: int
+) -> Inputs:
     """The first batch of the user's inputs, or random ones if there are no files, on the network's device."""
     if not files:
-        return random_inputs(net, task, shape, batch_size)
+        return random_inputs(net, task, signature, batch_size)
     _, inputs = next(input_batches(files, batch_size))
-    return inputs.to(next(net.parameters()).device)
+    return moved(inputs, next(net.parameters()).device)
 
 
 @torch.no_grad()
-def compare(net: Lifelong, task: int, inputs: Tensor) -> str:
+def compare(net: Lifelong, task: int, inputs: Inputs) -> str:
     """Latency of one example and throughput of the whole batch, of the cut-out and of the dense network.
 
     Both run in turns, so that what else the machine does slows both, and their answers are compared first. Cutting out
@@ -40,22 +43,25 @@ def compare(net: Lifelong, task: int, inputs: Tensor) -> str:
     net.eval()
     net.activate(task)
     rows, summary, calls = [("", "best", "median")], "", 0
-    for what, batch in (("latency", inputs[:1]), ("throughput", inputs)):
-        small = net.extract(task, batch_size=len(batch))
+    one = picked(inputs, slice(1))
+    for what, batch in (("latency", one), ("throughput", inputs)):
+        small = net.extract(task, batch_size=examples_in(batch))
         summary = small.summary()
         checked_difference(f"task {task}: the cut-out", small(batch), net(batch))
         cut, dense = _in_turns((small, net), batch)
-        rows += _rows(what, len(batch), cut, dense)
+        rows += _rows(what, examples_in(batch), cut, dense)
         calls += len(cut)
     threads = torch.get_num_threads()
-    title = f"task {task} ({escaped(net.learnt[task - 1].name)}), cut out for batches of {len(inputs)}"
-    where = f"{inputs.device}, {threads} thread{'s' * (threads > 1)}, inputs of {list(inputs.shape[1:])}"
+    title = f"task {task} ({escaped(net.learnt[task - 1].name)}), cut out for batches of {examples_in(inputs)}"
+    read = list(inputs.shape[1:]) if isinstance(inputs, Tensor) else text_of(seen(inputs))
+    where = f"{net.like.device}, {threads} thread{'s' * (threads > 1)}, inputs of {read}"
     how = f"{calls} calls of each network, in turns; each cut-out is made for its batch size"
     return f"{title}\n{summary}\n\n{columns(rows)}\n\n{where}; {how}"
 
 
-def _in_turns(networks: tuple[nn.Module, ...], batch: Tensor) -> list[list[float]]:
+def _in_turns(networks: tuple[nn.Module, ...], batch: Inputs) -> list[list[float]]:
     """Seconds of each call of each network."""
+    device = next(tensors_of(batch)).device
     times: list[list[float]] = [[] for _ in networks]
     for _ in range(WARM_UP):
         for network in networks:
@@ -63,10 +69,10 @@ def _in_turns(networks: tuple[nn.Module, ...], batch: Tensor) -> list[list[float
     begin = perf_counter()
     while len(times[0]) < LEAST or (perf_counter() - begin < SECONDS and len(times[0]) < MOST):
         for network, taken in zip(networks, times, strict=True):
-            _wait(batch.device)
+            _wait(device)
             start = perf_counter()
             network(batch)
-            _wait(batch.device)
+            _wait(device)
             taken.append(perf_counter() - start)
     return times
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,6 +10,8 @@ from torch import Tensor
 
 from lps.errors import ConfigError, LPSError
 from lps.lifelong import Lifelong
+from lps.signature import Input, Signature, dtype_name, numbers_of, random_batch, text_of
+from lps_kernels.calls import Inputs
 
 # Largest difference to the network in the file, as a share of its largest logit, in steps (eps) of the dtype. Other
 # kernels sum in another order: sums of some thousand products in dozens of layers then differ by some tens of steps,
@@ -32,36 +34,43 @@ def parse_shape(text: str) -> list[int]:
     return sizes
 
 
-def use_input_shape(net: Lifelong, task: int, file: str | Path, given: str | None) -> list[int]:
-    """The shape of one example: the one that the user gives, which extraction then uses too, else that of the file.
+def use_signature(net: Lifelong, task: int, file: str | Path, given: str | None) -> Signature:
+    """The kind of inputs that the file tells; of one tensor with the shape that the user gives, which extraction then
+    uses too.
 
     A shape that the network cannot read is refused.
     """
+    dtype = dtype_name(net.like)
+    signature = net.metadata.signature(task, dtype)
     if given is not None:
-        net.metadata.input_shape = parse_shape(given)
-    shape = net.metadata.input_shape
-    if shape is None:
+        own = [Input(dtype, [])] if signature is None else signature
+        if len(own) > 1 or own[0].name is not None:
+            raise ConfigError(f"--input-shape: the file tells what task {task} reads, {text_of(own)}; leave it out")
+        signature = [replace(own[0], shape=parse_shape(given), dynamic=[])]
+        net.metadata.use(task, signature, dtype)
+    if signature is None:
         raise ConfigError(f"{file}: does not tell the shape of its inputs; pass --input-shape, as in 3,32,32")
-    if given is None and prod(shape) > MOST_NUMBERS:
+    if given is None and numbers_of(signature) > MOST_NUMBERS:
+        shapes = signature[0].shape if len(signature) == 1 else text_of(signature)
         raise ConfigError(
-            f"{file}: shape of its inputs: expected at most {MOST_NUMBERS:,} numbers on a file's word, got {shape}; if "
-            "that is right, pass it as --input-shape"
+            f"{file}: shape of its inputs: expected at most {MOST_NUMBERS:,} numbers on a file's word, got {shapes}; "
+            "if that is right, pass it as --input-shape"
         )
-    random_inputs(net, task, shape, 1)
-    return shape
+    random_inputs(net, task, signature, 1)
+    return signature
 
 
 @torch.no_grad()
-def random_inputs(net: Lifelong, task: int, shape: list[int], batch: int) -> Tensor:
-    """Random inputs that the network can read, always the same; a shape that does not fit is refused."""
-    weight = net.like
+def random_inputs(net: Lifelong, task: int, signature: Signature, batch: int) -> Inputs:
+    """Random inputs that the network can read, always the same; a kind that does not fit is refused."""
+    inputs = random_batch(signature, batch, net.like)
     try:
-        generator = torch.Generator().manual_seed(0)
-        inputs = torch.randn(batch, *shape, generator=generator, dtype=weight.dtype).to(weight.device)
         net(inputs, task=task)
-    except (RuntimeError, ValueError, IndexError) as error:
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ConfigError(f"--input-shape: the network cannot read inputs of shape {shape}: {reason}") from None
+        one = len(signature) == 1 and signature[0].is_float
+        kind = f"inputs of shape {signature[0].shape}" if one else text_of(signature)
+        raise ConfigError(f"--input-shape: the network cannot read {kind}: {reason}") from None
     return inputs
 
 

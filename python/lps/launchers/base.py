@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_LIBC = ctypes.CDLL(None)
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 
@@ -56,6 +57,7 @@ class Stop:
 
 def _die_too() -> None:
     """Called in the new process: the kernel kills it if whoever started it is killed, so that the set can be started
-    again at once.
+    again at once. Other systems than Linux cannot do this.
     """
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

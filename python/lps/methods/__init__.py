@@ -1,26 +1,34 @@
-"""Methods that learn a stream of tasks, behind one interface; a new one is one file and one line in :data:`METHODS`."""
+"""Methods that learn a stream of tasks, behind one interface.
+
+A new one is a file, a line in :data:`METHODS` and a line in :data:`lps.methods.options.READS`.
+"""
 
 from __future__ import annotations
 
-from lps.methods.base import Method
-from lps.methods.clnp import CLNP
-from lps.methods.dgr import DGR
-from lps.methods.ewc import EWC
-from lps.methods.finetune import Finetune
-from lps.methods.gem import GEM
-from lps.methods.hat import HAT
-from lps.methods.joint import Joint
-from lps.methods.lps import LPS
-from lps.methods.lwf import LwF
-from lps.methods.packnet import PackNet
-from lps.methods.si import SI
-from lps.methods.single import Single
-from lps.methods.supsup import SupSup
-from lps.methods.wsn import WSN
+from typing import TYPE_CHECKING
 
-__all__ = ["METHODS", "Method"]
+from lps.table import Table
 
-METHODS: dict[str, type[Method]] = {
-    method.name: method
-    for method in (LPS, PackNet, CLNP, WSN, SupSup, HAT, EWC, SI, LwF, GEM, DGR, Single, Finetune, Joint)
-}
+if TYPE_CHECKING:
+    from lps.methods.base import Method
+
+__all__ = ["METHODS"]
+
+METHODS: Table[type[Method]] = Table(
+    {
+        "lps": "lps.methods.lps.method:LPS",
+        "packnet": "lps.methods.packnet:PackNet",
+        "clnp": "lps.methods.clnp:CLNP",
+        "wsn": "lps.methods.wsn:WSN",
+        "supsup": "lps.methods.supsup:SupSup",
+        "hat": "lps.methods.hat:HAT",
+        "ewc": "lps.methods.ewc:EWC",
+        "si": "lps.methods.si:SI",
+        "lwf": "lps.methods.lwf:LwF",
+        "gem": "lps.methods.gem:GEM",
+        "dgr": "lps.methods.dgr:DGR",
+        "single": "lps.methods.single:Single",
+        "finetune": "lps.methods.finetune:Finetune",
+        "joint": "lps.methods.joint:Joint",
+    }
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -15,24 +15,21 @@ from torch import Tensor
 
 from lps.draft import Draft
 from lps.errors import CapacityError, ConfigError, FileFormatError
-from lps.methods.fit import Fit, Learner, Phase, check_examples
+from lps.methods.first_batch import check_examples, try_first_batches
+from lps.methods.fit import Fit, Learner, Phase
+from lps.methods.options import MOST_METHODS_USE, Reads
+from lps.names import check_new_name
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
 from lps.runs.metrics import capacity, capacity_per_layer, coded_capacity, density, separate_bytes
-from lps.task import Learnt, Task, length, steps_per_epoch
+from lps.signature import text_of
+from lps.sources import length
+from lps.task import Learnt, Task
 from lps_kernels.owner import MAX_TASKS
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
     from lps.methods.lps.config import LPSConfig, TaskConfig
-
-# Settings of training that every method reads; of the others a method says itself which it reads.
-EVERY_METHOD_USES = frozenset({"epochs", "batch_size", "lr", "schedule", "seed", "precision", "channels_last"})
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """The options of a method that has none."""
 
 
 class TaskLearner(Learner, Protocol):
@@ -51,22 +48,25 @@ class TaskLearner(Learner, Protocol):
 class Method(ABC):
     """Teaches a :class:`lps.Lifelong` network tasks one after another.
 
-    ``config`` holds the settings that methods share, ``own`` those of this method: an instance of ``options``. A method
-    may keep a ``memory`` between tasks beside the network; a run saves it after every task.
+    ``config`` holds the settings that methods share, ``own`` those of this method: an instance of ``reads.options``. A
+    method may keep a ``memory`` between tasks beside the network; a run saves it after every task.
     """
 
     name: ClassVar[str]
-    options: ClassVar[type] = NoOptions
-    uses: ClassVar[frozenset[str]] = frozenset()  # settings that it reads, beside those that every method does
+    reads: ClassVar[Reads]
     forgets: ClassVar[bool] = False  # whether learning a task changes the answers of earlier ones
     at_once: ClassVar[bool] = False  # whether it learns all tasks with the last one, so that none was learnt before it
-    norms: ClassVar[str | None] = None  # what its network must have been made with, if not anything
+    takes_one_tensor: ClassVar[bool] = False  # whether several inputs of a network are refused
 
     def __init__(self, net: Lifelong, config: LPSConfig, own: Any = None) -> None:
-        if self.norms not in (None, net.norms):
-            raise ConfigError(f"{self.name}: expected a network made with norms={self.norms!r}, got {net.norms!r}")
+        norms = self.reads.norms
+        if norms not in (None, net.norms):
+            raise ConfigError(f"{self.name}: expected a network made with norms={norms!r}, got {net.norms!r}")
+        for name in MOST_METHODS_USE - self.reads.uses:
+            if getattr(config, name) is not None:
+                raise ConfigError(f"{name}: {self.name} does not use it; leave it out")
         self.net, self.config = net, config
-        self.own: Any = self.options() if own is None else own
+        self.own: Any = self.reads.options() if own is None else own
         self.memory: dict[str, Any] = {}
 
     @property
@@ -89,7 +89,7 @@ class Method(ABC):
     def steps(self, number: int, task: Task) -> int:
         """How many steps learning the task takes."""
         epochs = sum(phase.epochs for phase in self.phases(number))
-        return epochs * steps_per_epoch(task.train, self.task_config(number).batch_size)
+        return epochs * task.steps_per_epoch(self.task_config(number).batch_size)
 
     def fit_task(self, task: Task) -> Task:
         """What the training loop goes through to learn the task: by default, the task itself."""
@@ -108,18 +108,32 @@ class Method(ABC):
     def learn(
         self, task: Task, *, listener: Listener | None = None, checkpoint: Checkpoint | None = None
     ) -> TaskReport:
-        """Learn one more task; if that fails, the network does not change."""
+        """Learn one more task and leave the network in eval mode; if that fails, the network does not change."""
         net, number = self.net, len(self.net.learnt) + 1
         config = self.task_config(number)
+        check_new_name(net.learnt, task.name)
         check_examples(task)
+        if config.patience is not None and task.validation is None:
+            raise ConfigError(
+                f"task {task.name}: patience: expected validation examples to see when to stop, got none; give the "
+                "task validation="
+            )
         with net.transaction() as draft, _all_generators_kept(), net.keep_modes():
             # A seed per task: a later task does not depend on how many random numbers the earlier ones drew.
             torch.manual_seed(int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0]))
             belongs_to = self.belongs_to(task, config)
+            signature = try_first_batches(net, task)
+            draft.restore_all()
+            if self.takes_one_tensor and (len(signature) > 1 or signature[0].name is not None):
+                raise ConfigError(
+                    f"task {task.name}: {self.name} expects inputs in one tensor, got {text_of(signature)}"
+                )
             learner = self.learner(task, config, draft)
             belongs_to["head"] = [[name, list(tensor.shape)] for name, tensor in net.heads[-1].state_dict().items()]
             try:
-                fit = Fit(learner, self.fit_task(task), config, listener or Listener(), checkpoint, belongs_to)
+                fit = Fit(
+                    learner, self.fit_task(task), config, listener or Listener(), checkpoint, belongs_to, signature
+                )
                 report, begin = fit.run(), perf_counter()
                 learner.end()
                 report.seconds[learner.phases[-1].name] += perf_counter() - begin
@@ -127,6 +141,8 @@ class Method(ABC):
             finally:
                 learner.close()
             learner.commit(task, fit)
+            net.metadata.add_validation(number, report.accuracy)
+        net.eval()  # as `load` leaves it: in training mode, dropout would answer at random
         return report
 
     def belongs_to(self, task: Task, config: TaskConfig) -> dict[str, Any]:
@@ -144,9 +160,11 @@ class Method(ABC):
             "pattern": net.pattern,
             "sharing": net.sharing,
             "norms": net.norms,
+            "frozen": sorted(net.frozen) or None,  # states of earlier versions say nothing of it
             "class_weights": None if task.class_weights is None else [float(weight) for weight in task.class_weights],
             "loss": "cross entropy" if task.loss is None else "another",
             "augmentation": task.augment is not None,
+            "sampler": None if task.sampler is None else [type(task.sampler).__name__, length(task.sampler)],
             **{name: _listed(value) for name, value in asdict(config).items()},
             **{f"{self.name}.{name}": _listed(value) for name, value in asdict(self.own).items()},
         }

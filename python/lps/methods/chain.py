@@ -2,7 +2,8 @@
 
 A unit is an output of a Linear layer or a channel of a convolution. A network in which it is clear who feeds whom is a
 chain: one ``nn.Sequential`` of Linear and Conv layers, with nothing between them that mixes units or makes something
-of a unit that is 0. A closed unit is 0 then for all that follows.
+of a unit that is 0. A closed unit is 0 then for all that follows. Of a layer whose weight is frozen no task has units:
+what it gives are inputs, and the layer after it begins like a first one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from lps.errors import ConfigError
 from lps.methods.base import Method
 from lps.methods.dense import Dense, DenseLearner
 from lps.partition import Partition
+from lps.signature import Signature
 from lps.task import Task
 
 if TYPE_CHECKING:
@@ -38,11 +40,14 @@ _POOLS = (
 
 @dataclass(frozen=True)
 class Layer:
-    """A prunable layer; each unit of the layer before stands for ``repeats`` of its inputs in a row."""
+    """A prunable layer; each unit of the layer before stands for ``repeats`` of its inputs in a row, unless none
+    ``feeds`` it: the first layer, and what comes after a frozen one.
+    """
 
     partition: Partition
     module: nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
     repeats: int
+    feeds: bool
 
     @property
     def units(self) -> int:
@@ -56,9 +61,11 @@ class Layer:
     def between(self, these: Tensor, those: Tensor | None) -> Tensor:
         """True for each weight that leads from a unit of ``those``, in the layer before, to one of ``these``.
 
-        Of the first layer, which has none before it, all inputs count.
+        Of a layer that no units feed, all inputs count.
         """
         shape = self.module.weight.shape
+        if not self.feeds:
+            those = None
         columns = these.new_ones(shape[1]) if those is None else those.repeat_interleave(self.repeats)
         both = these[:, None] & columns
         return both.view(*both.shape, *[1] * (len(shape) - 2)).expand(shape)
@@ -68,7 +75,9 @@ def find_chain(net: Lifelong, method: str) -> list[Layer]:
     """The layers from the first to the last; refuses a network that is no chain."""
     partitions = {module: partition for partition, _ in net.prunable() for module, _ in partition.places}
     layers: list[Layer] = []
-    flat = False  # whether the positions of a convolution stand in a row
+    before: nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | None = None
+    weights: list[Tensor] = []  # of all layers, frozen ones too
+    feeds, flat = False, False  # whether units feed the next layer; whether positions of a convolution stand in a row
 
     def refuse(name: str, why: str) -> ConfigError:
         return ConfigError(
@@ -77,21 +86,22 @@ def find_chain(net: Lifelong, method: str) -> list[Layer]:
         )
 
     for name, module in modules_in_order(net.backbone):
-        before = layers[-1].module if layers else None
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
             partition = partitions.get(name)
-            if any(layer.module.weight is module.weight for layer in layers):
+            if any(weight is module.weight for weight in weights):
                 raise refuse(name, "a weight that is used twice")
-            if partition is None:
-                raise refuse(name, "one that is excluded")
+            if problem := _problem(net, name, partition):
+                raise refuse(name, problem)
             if isinstance(module, _CONVS) and module.groups > 1:
                 raise refuse(name, f"a convolution in {module.groups} groups")
             inputs, units = module.weight.shape[1], len(before.weight) if before is not None else 0
             repeats = inputs // units if flat and isinstance(before, _CONVS) else 1
             if before is not None and repeats * units != inputs:
                 raise refuse(name, f"{inputs} inputs after {units} units")
-            layers.append(Layer(partition, module, repeats))
-            flat = False
+            if partition is not None:
+                layers.append(Layer(partition, module, repeats, feeds))
+            weights.append(module.weight)
+            before, feeds, flat = module, partition is not None, False
         elif type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
             flat = True
         elif type(module) in _POOLS:
@@ -99,10 +109,20 @@ def find_chain(net: Lifelong, method: str) -> list[Layer]:
                 raise refuse(name, f"{type(module).__name__} over units")
         elif type(module) not in _UNIT_BY_UNIT:
             raise refuse(name, type(module).__name__)
-    last = layers[-1].units
-    if net.features != last and (net.features % last or isinstance(layers[-1].module, nn.Linear)):
+    last = len(weights[-1])
+    if net.features != last and (net.features % last or isinstance(before, nn.Linear)):
         raise refuse("of the features", f"{net.features} features after {last} units")
     return layers
+
+
+def _problem(net: Lifelong, layer: str, partition: Partition | None) -> str | None:
+    """What keeps tasks from having units of a layer: its weight is excluded, or its bias cannot be closed."""
+    weight, bias = (f"{layer}.{name}" if layer else name for name in ("weight", "bias"))
+    if partition is None and weight not in net.frozen:
+        return "one that is excluded"
+    if partition is not None and bias in net.frozen:
+        return "a frozen bias beside a weight that is not: a task closes units by both"
+    return None
 
 
 def modules_in_order(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -119,7 +139,6 @@ class ChainMethod(Dense):
     """Gives whole units to tasks; ``net`` must be made with ``norms="per-task"``, so that biases are a task's own."""
 
     forgets = False
-    norms = "per-task"
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse a network that is no chain."""
@@ -171,7 +190,7 @@ class ChainLearner(DenseLearner, ABC):
                 layer.module.weight.grad.masked_fill_(frozen, 0)
 
     @torch.no_grad()
-    def take_in(self, task: Task, input_shape: Sequence[int]) -> None:
+    def take_in(self, task: Task, signature: Signature) -> None:
         """The task owns the kept weights that were free, and reuses the other kept ones."""
         values, spent = [], []
         for layer, units, kept in zip(self.layers, self.open_units(), self.kept(), strict=True):
@@ -180,4 +199,4 @@ class ChainLearner(DenseLearner, ABC):
                 layer.module.bias.masked_fill_(~units, 0)
             values.append(layer.module.weight.detach())
             spent.append(int((kept | ~layer.partition.free()).sum()) / kept.numel())
-        self.draft.commit(task, values, spent, input_shape)
+        self.draft.commit(task, values, spent, signature)

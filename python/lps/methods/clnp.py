@@ -14,35 +14,22 @@ layers differ in scale; accuracy is that on the validation examples, or on the t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from msgspec import Meta
-from torch import Tensor
+from torch import Tensor, nn
 
 from lps.methods.chain import ChainLearner, ChainMethod, modules_in_order
 from lps.methods.fit import Fit, Phase
-from lps.options import option
+from lps.methods.options import READS
 from lps.partition import Partition
 from lps.runs.checkpoint import fitting
-from lps.task import batches
+from lps.sources import batches
+from lps_kernels.calls import Inputs
 
 TRAIN, FINAL = "train", "final"
 THRESHOLDS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 EXAMPLES = 128  # per batch in which activations are measured
-
-
-@dataclass(frozen=True)
-class CLNPOptions:
-    """How sparse a task is."""
-
-    strength: Annotated[float, Meta(ge=0, le=1e6)] = option(
-        1e-3, "STRENGTH", "of the L1 penalty on weights", expected="a number from 0 to 1e6"
-    )
-    tolerance: Annotated[float, Meta(ge=0, le=1)] = option(
-        0.01, "SHARE", "how much accuracy may fall when units are pruned", expected="a number from 0 to 1"
-    )
 
 
 class CLNPLearner(ChainLearner):
@@ -107,22 +94,26 @@ class CLNPLearner(ChainLearner):
         with self.net.keep_modes():
             self.net.eval()
             for inputs, _ in batches(self.task.train, EXAMPLES, loader=self.task.loader):
+                assert isinstance(inputs, Tensor)  # a chain takes no other
                 for total, values in zip(sums, self._activations(inputs.to(self.device)), strict=True):
                     total.add_(values.abs().mean(2).sum(0))
         return sums  # all of the same number of examples: only their ratios count
 
     def _activations(self, values: Tensor) -> list[Tensor]:
         """Per layer what the next one reads of it, as [examples, units, positions]."""
-        found = []
+        found, read = [], True  # whether a layer has read what the latest of ours gave
         modules = {id(layer.module) for layer in self.layers}
         for _, module in modules_in_order(self.net.backbone):
-            if id(module) in modules:
-                found.append(values)
+            if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+                if not read:
+                    found.append(values)
+                read = id(module) not in modules
             values = module(values)
-        found = [*found[1:], values]
+        if not read:
+            found.append(values)
         return [each.reshape(len(each), layer.units, -1) for each, layer in zip(found, self.layers, strict=True)]
 
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+    def objective(self, loss: Tensor, inputs: Inputs) -> Tensor:
         """The loss and the penalty, in which frozen weights are a constant."""
         if self.phase == FINAL:
             return loss
@@ -166,7 +157,7 @@ class CLNP(ChainMethod):
     """Prunes units by their activation."""
 
     name = "clnp"
-    options = CLNPOptions
+    reads = READS[name]
     task_learner = CLNPLearner
 
     def phases(self, number: int) -> list[Phase]:

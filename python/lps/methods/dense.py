@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from lps.batch import Batch, picked, together
 from lps.draft import Draft
 from lps.errors import ConfigError, FileFormatError
 from lps.methods.base import Method, validation_accuracy
@@ -21,7 +22,10 @@ from lps.methods.fit import Fit, Phase
 from lps.methods.lps.steppers import load_moments
 from lps.partition import is_sound
 from lps.runs.checkpoint import fitting
-from lps.task import Batch, Task, batches
+from lps.signature import Signature
+from lps.sources import batches
+from lps.task import Task
+from lps_kernels.calls import Inputs
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
@@ -76,7 +80,7 @@ class DenseLearner:
     """Trains the whole backbone and the head of one task; a method overrides what it does otherwise.
 
     ``memory`` is what the method's ``memory`` becomes once the task is committed. The shared parameters are those of
-    the backbone, by name.
+    the backbone that are not frozen, by name.
     """
 
     rho = 0.0  # there is no penalty to log
@@ -93,7 +97,7 @@ class DenseLearner:
         for parameter in self.net.parameters():
             parameter.grad = None  # left by a backward pass of the caller
         self._start()
-        self.shared = dict(self.net.backbone.named_parameters())
+        self.shared = dict(trained_of(self.net))
         for parameter in self.shared.values():
             parameter.requires_grad_(True)
             parameter.data = parameter.data.contiguous()
@@ -139,7 +143,7 @@ class DenseLearner:
         """The parameters that are trained beside the shared ones."""
         return list(self.head.parameters())
 
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+    def objective(self, loss: Tensor, inputs: Inputs) -> Tensor:
         """What is minimised."""
         return loss
 
@@ -152,9 +156,9 @@ class DenseLearner:
     def finish(self) -> None:
         """Called after the last step, in eval mode: make ``memory``."""
 
-    def take_in(self, task: Task, input_shape: Sequence[int]) -> None:
+    def take_in(self, task: Task, signature: Signature) -> None:
         """Let all tasks run with the weights of this one."""
-        self.draft.commit_whole(task, input_shape)
+        self.draft.commit_whole(task, signature)
 
     def extra_state(self) -> dict[str, Any]:
         """What the method has gathered within the task so far, for a saved state."""
@@ -178,10 +182,9 @@ class DenseLearner:
     def before_step(self, phase: str, step: int, fit: Fit) -> None:
         """Nothing."""
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: Inputs) -> Tensor:
         """Logits of the task being learnt; the features stay at hand for the method."""
-        self.features = self.net.backbone(inputs)
-        self.net.check_features(self.features)
+        self.features = self.net.features_of(inputs)
         logits: Tensor = self.head(self.features)
         return logits
 
@@ -211,7 +214,7 @@ class DenseLearner:
         for name, tensor in self._state_tensors():
             if not is_sound(tensor.detach().contiguous(), infinite=not isinstance(tensor, nn.Parameter)):
                 raise fit.diverged(f"{name} became infinite or NaN", self.phases[-1].name, self.phases[-1].epochs)
-        self.take_in(task, fit.input_shape)
+        self.take_in(task, fit.signature)
         if self.method.keeps_moments:
             self.memory |= self._moments()
         self.method.memory = self.memory
@@ -241,15 +244,20 @@ class DenseLearner:
         self.lr = float(state["lr"])
 
 
+def trained_of(net: Lifelong) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of the backbone that are not frozen."""
+    yield from ((name, tensor) for name, tensor in net.backbone.named_parameters() if name not in net.frozen)
+
+
 def named_trained(net: Lifelong) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of the backbone and of all heads."""
-    yield from net.backbone.named_parameters()
+    """Those, and the parameters of all heads."""
+    yield from trained_of(net)
     yield from net.heads.named_parameters(prefix="heads")
 
 
 def protected(net: Lifelong) -> dict[str, nn.Parameter]:
     """The backbone's parameters that all tasks run with, by name: what a method protects."""
-    found = {name: tensor for name, tensor in net.backbone.named_parameters() if name not in net.private_names}
+    found = {name: tensor for name, tensor in trained_of(net) if name not in net.private_names}
     if not found:
         raise ConfigError(f"Lifelong: norms: expected weights that tasks share, got norms={net.norms}: there are none")
     return found
@@ -274,7 +282,7 @@ def some_examples(task: Task, count: int) -> Batch:
         if sum(len(labels) for _, labels in parts) >= count:
             break
     inputs, labels = zip(*parts, strict=True)
-    return torch.cat(inputs)[:count], torch.cat(labels)[:count]
+    return picked(together(inputs), slice(count)), torch.cat(labels)[:count]
 
 
 def fitting_all(where: str, values: object, like: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any, TypeVar, cast
 
@@ -26,28 +25,16 @@ from torch.nn.functional import cross_entropy
 
 from lps.errors import ConfigError, FileFormatError
 from lps.methods.dense import Dense, DenseLearner, fitting_all
-from lps.options import option, shown
-from lps.task import batches
+from lps.methods.options import READS
+from lps.options import shown
+from lps.sources import batches
+from lps_kernels.calls import Inputs
 
 LEAST_VARIANCE = 1e-6  # of outputs, so that inputs which are all the same have a loss
 GENERATOR, SHAPE = "generator", "shape"  # of the memory: the generator's parameters, the shape of an input
 
 Module = TypeVar("Module", bound=nn.Module)
 Width = Annotated[int, Meta(ge=1, le=1 << 20)]
-
-
-@dataclass(frozen=True)
-class DGROptions:
-    """The generator, and how much replay counts."""
-
-    importance: Annotated[float, Meta(gt=0, le=1)] | None = option(
-        None,
-        "SHARE",
-        "share of the task itself in the loss, beside replay; by default 1/t for task t",
-        expected="a number above 0, up to 1",
-    )
-    hidden: Width = option(400, "N", "hidden units of the generator's two halves", expected="1 to 1048576")
-    latent: Width = option(100, "N", "latent variables of the generator", expected="1 to 1048576")
 
 
 class Generator(nn.Module):
@@ -105,6 +92,7 @@ class DGRLearner(DenseLearner):
 
     def _input_shape(self) -> list[int]:
         inputs, _ = next(iter(batches(self.task.train, 1, loader=self.task.loader)))
+        assert isinstance(inputs, Tensor)  # by takes_one_tensor
         if not inputs.is_floating_point():
             raise ConfigError(f"dgr: task {self.task.name}: expected inputs of floats, got {inputs.dtype}")
         return list(inputs.shape[1:])
@@ -113,8 +101,9 @@ class DGRLearner(DenseLearner):
         """All heads, and the generator."""
         return [*self.net.heads.parameters(), *self.generator.parameters()]
 
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+    def objective(self, loss: Tensor, inputs: Inputs) -> Tensor:
         """The losses of network and generator, which share no parameters, on the task and on replay."""
+        assert isinstance(inputs, Tensor)
         both = loss + self.generator.loss(inputs)
         if self.number == 1:
             return both
@@ -149,8 +138,9 @@ class DGR(Dense):
     """Replays what a generator makes."""
 
     name = "dgr"
-    options = DGROptions
+    reads = READS[name]
     task_learner = DGRLearner
+    takes_one_tensor = True
 
     def load_memory(self, memory: dict[str, Any]) -> None:
         """A generator with the sizes of the options."""

@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from msgspec import Meta
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from lps.batch import examples_in, moved, pieces
 from lps.methods.dense import Dense, DenseLearner, fitting_all, gradients, protected, some_examples
-from lps.options import option
+from lps.methods.options import READS, EWCOptions
+from lps_kernels.calls import Inputs, call, vectors
 
 # Of the memory: tensors by the names of the parameters.
 FISHER = "fisher"
@@ -32,18 +32,6 @@ CENTRE = "centre"
 Springs = dict[str, Tensor]  # strengths or centres
 
 CHUNK = 256  # examples whose activations are held at once
-
-
-@dataclass(frozen=True)
-class EWCOptions:
-    """Options of :class:`EWC`."""
-
-    strength: Annotated[float, Meta(ge=0, le=1e9)] = option(
-        100.0, "LAMBDA", "how strongly weights are held, lambda of Eq. (3)", expected="a number from 0 to 1e9"
-    )
-    fisher_samples: Annotated[int, Meta(ge=1, le=10**7)] = option(
-        200, "N", "training examples that the Fisher information is taken over", expected="1 to 10,000,000"
-    )
 
 
 class EWCLearner(DenseLearner):
@@ -67,7 +55,7 @@ class EWCLearner(DenseLearner):
     def finish(self) -> None:
         """Join the spring of this task with those of the earlier ones."""
         inputs, _ = some_examples(self.task, self.own.fisher_samples)
-        fisher = fisher_information(self.net.backbone, self.head, inputs.to(self.device), self.held)
+        fisher = fisher_information(self.net.backbone, self.head, moved(inputs, self.device), self.held)
         centre = {name: weight.detach().clone() for name, weight in self.held.items()}
         if self.number > 1:
             fisher, centre = joined(self.memory[FISHER], self.memory[CENTRE], fisher, centre)
@@ -78,7 +66,7 @@ class EWC(Dense):
     """Holds weights by their Fisher information."""
 
     name = "ewc"
-    options = EWCOptions
+    reads = READS[name]
     own_losses = False  # the Fisher information is that of class probabilities
     task_learner = EWCLearner
 
@@ -105,7 +93,7 @@ class Call(NamedTuple):
 
 
 def fisher_information(
-    backbone: nn.Module, head: nn.Module, inputs: Tensor, parameters: Mapping[str, nn.Parameter]
+    backbone: nn.Module, head: nn.Module, inputs: Inputs, parameters: Mapping[str, nn.Parameter]
 ) -> Springs:
     """The diagonal of the Fisher information for parameters of the backbone: a mean over the inputs.
 
@@ -116,11 +104,13 @@ def fisher_information(
     fisher = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     names = {id(parameter): name for name, parameter in parameters.items()}
     with _calls_of_linears(backbone) as calls:
-        for chunk in torch.split(inputs, CHUNK):
+        for chunk in pieces(inputs, CHUNK):
             calls.clear()
-            terms = _terms(head(backbone(chunk)))
+            terms = _terms(head(vectors(call(backbone, chunk))))
             once = {
-                layer: made[0] for layer, made in calls.items() if len(made) == 1 and _has_rows(made[0], len(chunk))
+                layer: made[0]
+                for layer, made in calls.items()
+                if len(made) == 1 and _has_rows(made[0], examples_in(chunk))
             }
             for layer, (weight, bias) in _linear_squares(terms, once).items():
                 for tensor, squares in ((layer.weight, weight), (layer.bias, bias)):
@@ -128,13 +118,13 @@ def fisher_information(
                         fisher[names[id(tensor)]] += squares
             done = {id(tensor) for layer in once for tensor in (layer.weight, layer.bias)}
             rest = [name for name, parameter in parameters.items() if id(parameter) not in done]
-            for example in torch.split(chunk, 1) if rest else ():
-                for term in _terms(head(backbone(example))):
+            for example in pieces(chunk, 1) if rest else ():
+                for term in _terms(head(vectors(call(backbone, example)))):
                     found = torch.autograd.grad(
                         term.sum(), [parameters[name] for name in rest], retain_graph=True, materialize_grads=True
                     )
                     torch._foreach_addcmul_([fisher[name] for name in rest], found, found)
-    return {name: total / len(inputs) for name, total in fisher.items()}
+    return {name: total / examples_in(inputs) for name, total in fisher.items()}
 
 
 def _terms(logits: Tensor) -> list[Tensor]:
@@ -172,8 +162,10 @@ def _calls_of_linears(backbone: nn.Module) -> Iterator[dict[nn.Linear, list[Call
     handles = [
         module.register_forward_hook(record)
         for module in backbone.modules()
-        # Not of a subclass, which may compute something else.
-        if type(module) is nn.Linear and all(users[id(tensor)] == 1 for tensor in module.parameters())
+        # Not of a subclass, which may compute something else; frozen layers may have no gradient.
+        if type(module) is nn.Linear
+        and all(users[id(tensor)] == 1 for tensor in module.parameters())
+        and any(tensor.requires_grad for tensor in module.parameters())
     ]
     try:
         yield calls

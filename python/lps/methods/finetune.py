@@ -6,9 +6,11 @@ The lower line of every comparison.
 from __future__ import annotations
 
 from lps.methods.dense import Dense
+from lps.methods.options import READS
 
 
 class Finetune(Dense):
     """No protection."""
 
     name = "finetune"
+    reads = READS[name]

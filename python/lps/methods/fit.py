@@ -6,26 +6,33 @@ that can be saved after any step; a loop that loads it continues as if it had no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from time import perf_counter
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 import torch
 from msgspec import Meta
-from torch import Tensor
-from torch.utils.data import IterableDataset
+from torch import Tensor, nn
 
 from lps.artifact.layout import Count
+from lps.batch import Batch, mapped, moved, tensors_of
 from lps.errors import ConfigError, DataError, DivergedError, FileFormatError, StoppedError, in_a_sentence
+from lps.methods.first_batch import check_labels, of_the_task
 from lps.methods.schedule import learning_rate
 from lps.options import shown
 from lps.runs.checkpoint import Checkpoint, fitting, number_of
 from lps.runs.events import Listener, Resumed, Row, TaskReport
-from lps.task import Arrays, Task, TaskData, batches, is_foreign, length, steps_per_epoch
+from lps.signature import Signature, joined, seen
+from lps.sources import Arrays, batches, is_foreign
+from lps.task import Task
+from lps_kernels.calls import Inputs
+
+if TYPE_CHECKING:
+    from lps.lifelong import Lifelong
 
 # Reading the loss waits for the device, so it is checked once per this many steps.
 LOSS_CHECK_STEPS = 50
@@ -36,6 +43,7 @@ class Phase(NamedTuple):
 
     name: str
     epochs: int
+    whole: bool = False  # whether it must not end early
 
 
 class FitConfig(Protocol):
@@ -44,6 +52,14 @@ class FitConfig(Protocol):
     @property
     def batch_size(self) -> int:
         """Examples per step."""
+
+    @property
+    def clip_norm(self) -> float | None:
+        """The longest gradient of a step, if it is bounded."""
+
+    @property
+    def patience(self) -> int | None:
+        """Epochs without a better validation accuracy after which a phase ends, if it may."""
 
     @property
     def schedule(self) -> str:
@@ -61,6 +77,7 @@ class FitConfig(Protocol):
 class Learner(Protocol):
     """How a method learns one task: what the loop calls, in this order."""
 
+    net: Lifelong
     number: int
     phases: Sequence[Phase]
     device: torch.device
@@ -79,10 +96,10 @@ class Learner(Protocol):
     def before_step(self, phase: str, step: int, fit: Fit) -> None:
         """Called before every step of a phase, counted from 0."""
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: Inputs) -> Tensor:
         """Logits of a batch, for the loss."""
 
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+    def objective(self, loss: Tensor, inputs: Inputs) -> Tensor:
         """What is minimised: the loss of the batch, with whatever the method adds to it."""
 
     def step(self, lr_factor: float) -> None:
@@ -121,20 +138,26 @@ class Fit:
         listener: Listener,
         checkpoint: Checkpoint | None,
         belongs_to: dict[str, Any],
+        signature: Signature | None = None,
     ) -> None:
-        """``belongs_to`` identifies task, network and settings in JSON values; a state of others is refused."""
+        """``belongs_to`` identifies task, network and settings in JSON values; a state of others is refused.
+
+        ``signature`` is the kind of inputs that the task's first batch has, if one was looked at.
+        """
         self.learner, self.task, self.config = learner, task, config
         self.listener, self.checkpoint, self.belongs_to = listener, checkpoint, belongs_to
         self.report = TaskReport(learner.number, task.name)
         self.position = Position()
-        self.steps = steps_per_epoch(task.train, config.batch_size)
+        self.steps = task.steps_per_epoch(config.batch_size)
         self.foreign = is_foreign(task.train)
         self.shuffle = torch.Generator().manual_seed(torch.initial_seed())
         self._epoch_start = self.shuffle.get_state()
         self._losses, self._seen = torch.zeros((), device=learner.device), 0
+        self._inputs = torch.zeros_like(self._losses)  # their sum, to tell why a loss became NaN
         self._begin, self._before = perf_counter(), 0.0  # seconds that earlier processes spent on the task
+        self._best, self._waited = float("-inf"), 0  # validation accuracy of the phase; epochs since
         self._rows = 0  # rows given to the listener so far
-        self.input_shape: list[int] = []
+        self.signature = signature or []
 
     def run(self) -> TaskReport:
         """Run all phases, from the start or from the checkpoint's state."""
@@ -144,10 +167,11 @@ class Fit:
         if state is not None:
             self.load_state_dict(state)
         while self.position.phase < len(phases):
-            self._run_phase(*phases[self.position.phase])
+            self._run_phase(phases[self.position.phase])
         return self.report
 
-    def _run_phase(self, name: str, epochs: int) -> None:
+    def _run_phase(self, phase: Phase) -> None:
+        name, epochs = phase.name, phase.epochs
         position, begin, before = self.position, perf_counter(), self.report.seconds.get(name, 0.0)
 
         def count_seconds() -> None:
@@ -156,8 +180,13 @@ class Fit:
         if not position.begun:
             self.learner.begin_phase(name, self)
             position.begun = True
-        while position.epoch < epochs:
+        patience = epochs if phase.whole or self.config.patience is None else self.config.patience
+        while position.epoch < epochs and self._waited < patience:
             self._run_epoch(name, epochs * self.steps, count_seconds)
+        if position.epoch < epochs:
+            self.log(name, "stopped", position.epoch, accuracy=self._best)
+            self.listener.skipped((epochs - position.epoch) * self.steps)
+        self._best, self._waited = float("-inf"), 0
         count_seconds()
         self.position = Position(phase=position.phase + 1, total=position.total)
         self._save()
@@ -167,9 +196,7 @@ class Fit:
         self.learner.begin_epoch()
         if position.batch == 0:
             self._epoch_start = self.shuffle.get_state()
-        for inputs, labels in batches(
-            self.task.train, self.config.batch_size, shuffle=self.shuffle, skip=position.batch, loader=self.task.loader
-        ):
+        for inputs, labels in self._batches():
             if position.batch == self.steps:
                 break  # a user's iterable with more batches than its length
             self.learner.before_step(phase, position.step, self)
@@ -195,6 +222,8 @@ class Fit:
             "samples_per_second": rate,
         }
         self.log(phase, "epoch", position.epoch + 1, **values)
+        better = values["accuracy"] > self._best
+        self._best, self._waited = (values["accuracy"], 0) if better else (self._best, self._waited + 1)
         position.epoch, position.batch = position.epoch + 1, 0
         self._losses, self._seen = torch.zeros_like(self._losses), 0
         self._epoch_start = self.shuffle.get_state()
@@ -202,33 +231,58 @@ class Fit:
             count_seconds()
             self._save()
 
-    def step(self, inputs: Tensor, labels: Tensor, lr_factor: float) -> Tensor:
+    def _batches(self) -> Iterator[Batch]:
+        task = self.task
+        found = batches(
+            task.train,
+            self.config.batch_size,
+            shuffle=self.shuffle,
+            skip=self.position.batch,
+            loader=task.loader,
+            sampler=task.sampler,
+        )
+        with of_the_task(task, "train"):
+            for inputs, labels in found:
+                self.signature = joined(self.signature or seen(inputs), inputs)
+                yield inputs, labels
+
+    def step(self, inputs: Inputs, labels: Tensor, lr_factor: float) -> Tensor:
         """One step on one batch; returns its loss."""
         if not isinstance(self.task.train, Arrays) and self.task.loss is None:
-            check_labels(self.task, "train", labels)
-        self.input_shape = list(inputs.shape[1:])
-        inputs = inputs.to(self.learner.device, non_blocking=True)
+            with of_the_task(self.task, "train"):
+                check_labels(self.task, labels)
+        inputs = moved(inputs, self.learner.device)
+        for tensor in tensors_of(inputs):
+            if tensor.is_floating_point():  # a sum is NaN if anything in it is
+                self._inputs += tensor.sum()
         if self.task.augment is not None:
             inputs = self.task.augment(inputs)
-        if self.config.channels_last and inputs.dim() in (4, 5):
-            form = torch.channels_last if inputs.dim() == 4 else torch.channels_last_3d
-            inputs = inputs.contiguous(memory_format=form)
+        if self.config.channels_last:
+            inputs = mapped(inputs, _channels_last)
         torch.clear_autocast_cache()  # or an autocast context around learn() would reuse the first step's weights
         with precision_of(self.config, self.learner.device):
             logits = self.learner.logits(inputs)
-            if logits.shape != (len(inputs), self.task.classes):
-                expected = [len(inputs), self.task.classes]
+            if logits.shape != (len(labels), self.task.classes):
+                expected = [len(labels), self.task.classes]
                 raise ConfigError(f"task {self.task.name}: head: expected logits {expected}, got {list(logits.shape)}")
             loss = self.task.compute_loss(logits, labels)
             if loss.dim():
                 raise ConfigError(f"task {self.task.name}: loss: expected one number, got shape {list(loss.shape)}")
             objective = self.learner.objective(loss, inputs)
         objective.backward()  # type: ignore[no-untyped-call]
+        if self.config.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.learner.net.parameters(), self.config.clip_norm)
         self.learner.step(lr_factor)
         return loss.detach()
 
     def _check_loss(self, phase: str) -> None:
         if not isfinite(self._losses.item()):
+            if self._inputs.isnan().item():
+                raise DataError(
+                    f"task {self.task.name}: train: inputs have NaN in them (phase {phase}, epoch "
+                    f"{self.position.epoch + 1}); mend or leave out these examples; the task is dropped and earlier "
+                    "ones are as they were"
+                )
             raise self.diverged(f"the loss became {self._losses.item()}", phase, self.position.epoch + 1)
 
     def diverged(self, what: str, phase: str, epoch: int) -> DivergedError:
@@ -270,9 +324,10 @@ class Fit:
             "losses": self._losses,
             "seen": self._seen,
             "rows": self._rows,
+            "patience": [self._best, self._waited],
             "seconds": self._before + perf_counter() - self._begin,
             "report": asdict(self.report),
-            "input_shape": self.input_shape,
+            "inputs": msgspec.to_builtins(self.signature),
             "generators": [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)],
             "learner": self.learner.state_dict(),
         }
@@ -306,7 +361,11 @@ class Fit:
         self._seen, self._rows = (msgspec.convert(state[name], Count) for name in ("seen", "rows"))
         self._before = msgspec.convert(state["seconds"], Annotated[float, Meta(ge=0, lt=1e12)])
         self.report = msgspec.convert(state["report"], TaskReport)
-        self.input_shape = msgspec.convert(state["input_shape"], list[Count])
+        if "patience" in state:  # which earlier versions did not have
+            best, self._waited = msgspec.convert(state["patience"], tuple[Annotated[float, Meta(le=1)], Count])
+            self._best = best
+        if "inputs" in state:
+            self.signature = msgspec.convert(state["inputs"], Signature)
         begun = self.learner.phases[: self.position.phase + self.position.begun]
         self.learner.load_state_dict(state["learner"], begun[-1].name if begun else None)
         generators = state["generators"]
@@ -322,6 +381,12 @@ class Fit:
         if not within or position.step != position.epoch * self.steps + position.batch:
             raise ValueError(f"expected a place within {epochs} epochs of {self.steps} steps, got {position}")
         return position
+
+
+def _channels_last(inputs: Tensor) -> Tensor:
+    if inputs.dim() not in (4, 5):
+        return inputs
+    return inputs.contiguous(memory_format=torch.channels_last if inputs.dim() == 4 else torch.channels_last_3d)
 
 
 def precision_of(config: FitConfig, device: torch.device) -> AbstractContextManager[Any]:
@@ -344,34 +409,3 @@ def _same(saved: object, wanted: object) -> bool:
         return bool(saved == wanted)
     except (RuntimeError, ValueError):  # tensors, which no state of ours has here
         return False
-
-
-def check_examples(task: Task) -> None:
-    """Refuse empty data sets, and labels outside the head's classes where labels are known before training."""
-    for name, examples in (("train", task.train), ("validation", task.validation), ("test", task.test)):
-        if examples is None:
-            continue
-        if isinstance(examples, IterableDataset) or length(examples) == 0:
-            raise DataError(
-                f"task {task.name}: {name}: expected a data set of examples or an iterable of batches, with a length "
-                f"above 0, got {_described(examples)}"
-            )
-        if isinstance(examples, Arrays) and task.loss is None:
-            check_labels(task, name, examples.labels)
-
-
-def _described(examples: TaskData) -> str:
-    return f"{type(examples).__name__} of length {length(examples)}"
-
-
-def check_labels(task: Task, name: str, labels: Tensor) -> None:
-    """Refuse labels that the default loss cannot use."""
-    if labels.dim() != 1 or labels.is_floating_point():
-        got = f"{str(labels.dtype).removeprefix('torch.')} {list(labels.shape)}"
-        raise DataError(f"task {task.name}: {name} labels: expected a class number per example, got {got}; set a loss")
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= task.classes:
-        raise DataError(
-            f"task {task.name}: {name} labels: expected 0 to {task.classes - 1} (a head of {task.classes} classes), "
-            f"got {low if low < 0 else high}"
-        )

@@ -17,12 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from msgspec import Meta
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
@@ -30,8 +28,9 @@ from torch.nn.functional import cross_entropy
 from lps.errors import ConfigError, FileFormatError
 from lps.methods.dense import MOMENTS, Dense, DenseLearner, gradients, protected, some_examples
 from lps.methods.fit import precision_of
-from lps.options import option
+from lps.methods.options import READS, GEMOptions
 from lps.task import Task
+from lps_kernels.calls import vectors
 
 # Of the memory: a list with one tensor per task each.
 INPUTS = "inputs"
@@ -40,18 +39,6 @@ WEIGHTS = "class_weights"
 
 # Added to the diagonal of the products of unit vectors: in fp32 those of equal gradients may come out indefinite.
 RIDGE = 1e-5
-
-
-@dataclass(frozen=True)
-class GEMOptions:
-    """Options of :class:`GEM`."""
-
-    memory_size: Annotated[int, Meta(ge=1, le=10**7)] = option(
-        256, "N", "examples of every task that are remembered", expected="1 to 10,000,000"
-    )
-    margin: Annotated[float, Meta(ge=0, le=1e3)] = option(
-        0.5, "GAMMA", "favours steps that help earlier tasks, gamma of the paper", expected="a number from 0 to 1,000"
-    )
 
 
 class GEMLearner(DenseLearner):
@@ -85,7 +72,7 @@ class GEMLearner(DenseLearner):
         torch.clear_autocast_cache()
         with precision_of(self.config, self.device):
             private = self.net.private_of(index + 1) if self.net.private_names else {}
-            features = functional_call(self.net.backbone, private, (self.memory[INPUTS][index],))
+            features = vectors(functional_call(self.net.backbone, private, (self.memory[INPUTS][index],)))
             logits = self.net.heads[index](features)
             loss = cross_entropy(logits, self.memory[LABELS][index], self.memory[WEIGHTS][index].to(logits.dtype))
         return torch.autograd.grad(loss, self.weights, materialize_grads=True)
@@ -101,6 +88,7 @@ class GEMLearner(DenseLearner):
     def finish(self) -> None:
         """Remember examples of the task."""
         inputs, labels = some_examples(self.task, self.own.memory_size)
+        assert isinstance(inputs, Tensor)  # by takes_one_tensor
         weights = self.task.class_weights
         new = {
             INPUTS: inputs,
@@ -114,9 +102,10 @@ class GEM(Dense):
     """Keeps steps from raising the losses of earlier tasks."""
 
     name = "gem"
-    options = GEMOptions
+    reads = READS[name]
     own_losses = False  # a function cannot be remembered beside the examples
     task_learner = GEMLearner
+    takes_one_tensor = True  # examples are remembered as one
     keeps_moments = True
 
     def check(self, tasks: Sequence[Task]) -> None:

@@ -15,11 +15,9 @@ its rate, whatever the gradient, and an embedding has about ten times as far to 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from msgspec import Meta
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -27,9 +25,10 @@ from lps.draft import Draft
 from lps.methods.chain import ChainLearner, ChainMethod, Layer
 from lps.methods.dense import fitting_all
 from lps.methods.fit import Fit
-from lps.options import option
+from lps.methods.options import READS
 from lps.partition import Partition
 from lps.task import Task
+from lps_kernels.calls import Inputs
 
 if TYPE_CHECKING:
     from lps.methods.lps.config import TaskConfig
@@ -37,18 +36,6 @@ if TYPE_CHECKING:
 WEIGHTS = "weights"  # of the memory: also those that no task owns go on from task to task
 EMBEDDING_RATE = 10.0
 MOST_SLOPED, MOST_EMBEDDED = 50.0, 6.0  # bounds of |s e| in the compensation and of |e|, as in section 2.5
-
-
-@dataclass(frozen=True)
-class HATOptions:
-    """How hard gates become, and what opening one costs."""
-
-    smax: Annotated[float, Meta(ge=1, le=1e6)] = option(
-        400.0, "SLOPE", "how hard gates are at the end of an epoch", expected="a number from 1 to 1e6"
-    )
-    c: Annotated[float, Meta(ge=0, le=1e6)] = option(
-        0.75, "COST", "cost of opening units that no task uses yet", expected="a number from 0 to 1e6"
-    )
 
 
 class HATLearner(ChainLearner):
@@ -88,7 +75,7 @@ class HATLearner(ChainLearner):
         low, high = 1 / self.own.smax, self.own.smax
         self.slope = low + (high - low) * fit.position.batch / max(1, fit.steps - 1)
 
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+    def objective(self, loss: Tensor, inputs: Inputs) -> Tensor:
         """The loss and the cost of opening units."""
         free = torch.cat([~used for used in self.used])
         gates = torch.sigmoid(self.slope * torch.cat(list(self.embeddings)))
@@ -150,7 +137,7 @@ class HAT(ChainMethod):
     """Learns gates."""
 
     name = "hat"
-    options = HATOptions
+    reads = READS[name]
     task_learner = HATLearner
 
     def load_memory(self, memory: dict[str, Any]) -> None:

@@ -15,13 +15,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from lps.batch import Batch, together
 from lps.draft import Draft
 from lps.errors import ConfigError
 from lps.methods.afresh import Afresh, AfreshLearner
 from lps.methods.base import Method
 from lps.methods.dense import DenseLearner
 from lps.methods.fit import Fit, Phase
-from lps.task import Arrays, Batch, Task, length, steps_per_epoch
+from lps.methods.options import READS
+from lps.signature import Signature, seen, text_of
+from lps.sources import Arrays, length, steps_per_epoch
+from lps.task import Task
+from lps_kernels.calls import Inputs
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
@@ -49,7 +54,7 @@ class AllExamples(Arrays):
             if len(some):
                 inputs, _ = examples.batch(some - start)
                 found.append(inputs if augment is None else augment(inputs))
-        return torch.cat(found), self.labels[indices]
+        return together(found), self.labels[indices]
 
 
 def _arrays(task: Task) -> Arrays:
@@ -101,17 +106,16 @@ class JointLearner(AfreshLearner):
 
     def begin_phase(self, phase: str, fit: Fit) -> None:
         """Tasks before the last take no step that would show the shape of their inputs."""
-        fit.input_shape = self.method.input_shape
+        fit.signature = self.method.signature
 
     def begin_epoch(self) -> None:
         """To training mode, with the heads of earlier tasks."""
         super().begin_epoch()
         self.net.heads.train()
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: Inputs) -> Tensor:
         """Logits of all tasks, one after another."""
-        features = self.net.backbone(inputs)
-        self.net.check_features(features)
+        features = self.net.features_of(inputs)
         return torch.cat([head(features) for head in self.net.heads], 1)
 
 
@@ -119,32 +123,36 @@ class Joint(Afresh):
     """Learns all tasks with the last one; :meth:`check` must have been called with all of them."""
 
     name = "joint"
+    reads = READS[name]
     at_once = True
-    norms = "frozen"  # one normalisation for all tasks, as they are trained together
     task_learner = JointLearner
 
     def __init__(self, net: Lifelong, config: LPSConfig, own: Any = None) -> None:
         super().__init__(net, config, own)
         self.tasks: list[Task] = []
-        self.input_shape: list[int] = []
+        self.signature: Signature = []
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Keep the tasks; refuse those whose examples cannot be mixed in a batch."""
         Method.check(self, tasks)
-        shapes = []
+        kinds: list[Signature] = []
         for task in tasks:
             if not isinstance(task.train, Arrays) or task.loss is not None:
                 got = "a loss of its own" if task.loss is not None else type(task.train).__name__
                 raise ConfigError(
                     f"joint: task {task.name}: expected training examples in lps.Arrays and the default loss, got {got}"
                 )
-            shapes.append(list(task.train[0][0].shape) if length(task.train) else [])
-            if shapes[-1] != shapes[0]:
+            if task.sampler is not None:
                 raise ConfigError(
-                    f"joint: task {task.name}: expected inputs of the shape {shapes[0]}, as in the first task, got "
-                    f"{shapes[-1]}"
+                    f"joint: task {task.name}: sampler: the examples of all tasks are mixed; leave it out"
                 )
-        self.tasks, self.input_shape = list(tasks), shapes[0] if shapes else []
+            kinds.append(seen(task.train.batch(torch.arange(min(1, len(task.train))))[0]))
+            if [(each.name, each.shape) for each in kinds[-1]] != [(each.name, each.shape) for each in kinds[0]]:
+                raise ConfigError(
+                    f"joint: task {task.name}: expected inputs {text_of(kinds[0])}, as in the first task, got "
+                    f"{text_of(kinds[-1])}"
+                )
+        self.tasks, self.signature = list(tasks), kinds[0] if kinds else []
 
     def is_last(self, number: int) -> bool:
         """Whether the task of this number is the last of the stream."""

@@ -15,28 +15,14 @@ however small the gradient: that alone costs most of what the earlier heads know
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Annotated
 
 import torch
-from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn.functional import kl_div
 
 from lps.methods.dense import Dense, DenseLearner
-from lps.options import option
-
-
-@dataclass(frozen=True)
-class LwFOptions:
-    """Options of :class:`LwF`."""
-
-    strength: Annotated[float, Meta(ge=0, le=1e9)] = option(
-        1.0, "LAMBDA", "weight of every earlier head's answers in the loss", expected="a number from 0 to 1e9"
-    )
-    temperature: Annotated[float, Meta(gt=0, le=1e3)] = option(
-        2.0, "T", "softens the answers that are compared", expected="a number above 0, up to 1,000"
-    )
+from lps.methods.options import READS, LwFOptions
+from lps_kernels.calls import Inputs, call, vectors
 
 
 class LwFLearner(DenseLearner):
@@ -54,12 +40,12 @@ class LwFLearner(DenseLearner):
         """All heads."""
         return list(self.net.heads.requires_grad_(True).parameters())
 
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+    def objective(self, loss: Tensor, inputs: Inputs) -> Tensor:
         """Eq. (3) without its weight decay."""
         if self.number == 1:
             return loss
         with torch.no_grad():
-            old_features = self.old_backbone(inputs)
+            old_features = vectors(call(self.old_backbone, inputs))
             wanted = [head(old_features) for head in self.old_heads]
         for head, answers in zip(self.net.heads, wanted, strict=False):
             loss = loss + self.own.strength * distillation(head(self.features), answers, self.own.temperature)
@@ -70,8 +56,7 @@ class LwF(Dense):
     """Distils the network before the task into the earlier heads."""
 
     name = "lwf"
-    options = LwFOptions
-    norms = "frozen"  # the answers of all heads are compared in one network
+    reads = READS[name]
     own_losses = False  # what is compared are class probabilities
     task_learner = LwFLearner
     keeps_moments = True

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lps.methods.lps import LPS
 from lps.methods.lps.config import TaskConfig
+from lps.methods.lps.method import LPS
+from lps.methods.options import READS
 
 
 class PackNet(LPS):
     """Prunes by magnitude and shares everything."""
 
     name = "packnet"
-    uses = frozenset({"alpha", "reserve", "pattern", "fill_last"})
+    reads = READS[name]
 
     def task_config(self, number: int) -> TaskConfig:
         """That of Learn-Prune-Share with all weights reused and no epochs of the solver."""

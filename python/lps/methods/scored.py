@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from msgspec import Meta
 from torch import Tensor, nn
 
 from lps.draft import Draft
@@ -26,7 +25,6 @@ from lps.methods.dense import fitting_all
 from lps.methods.fit import Fit, Phase
 from lps.methods.lps.steppers import load_moments
 from lps.methods.split import SplitLearner
-from lps.options import option
 from lps.partition import Partition
 from lps.runs.checkpoint import fitting
 from lps.task import Task
@@ -39,19 +37,9 @@ if TYPE_CHECKING:
 WEIGHTS, SCORES = "weights", "scores"  # of the memory
 
 
-@dataclass(frozen=True)
-class ShareOption:
-    """The share of each layer that a task runs with."""
-
-    share: Annotated[float, Meta(gt=0, le=1)] = option(
-        0.5, "SHARE", "share of each layer's weights that a task runs with", expected="a number above 0, up to 1"
-    )
-
-
 class Scored(Method):
     """Learns scores; ``task_learner`` and ``remembers`` are what a subclass changes."""
 
-    options = ShareOption
     task_learner: ClassVar[type[ScoredLearner]]
     remembers: ClassVar[tuple[str, ...]]  # tensors of every layer that outlive a task beside the network
 
@@ -188,7 +176,7 @@ class ScoredLearner(SplitLearner):
             used = kept | ~layer.partition.free()
             spent.append(int(used.count_nonzero()) / max(1, used.numel()))
             layer.partition.set_kept(kept)
-        self.draft.commit(task, [layer.weights for layer in self.layers], spent, fit.input_shape)
+        self.draft.commit(task, [layer.weights for layer in self.layers], spent, fit.signature)
         found = {WEIGHTS: lambda layer: layer.weights, SCORES: lambda layer: layer.scores}
         self.method.memory = {
             name: {layer.partition.name: found[name](layer) for layer in self.layers} for name in self.method.remembers

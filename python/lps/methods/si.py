@@ -10,33 +10,16 @@ An importance below 0 counts as 0: it would push the weight away.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from msgspec import Meta
 from torch import Tensor
 
 from lps.methods.dense import Dense, DenseLearner, fitting_all, gradients, protected
-from lps.options import option
+from lps.methods.options import READS, SIOptions
 
 IMPORTANCE = "importance"  # of the memory: a tensor for every parameter, by name
 PATH = "path"  # of a state: omega so far, likewise
-
-
-@dataclass(frozen=True)
-class SIOptions:
-    """Options of :class:`SI`."""
-
-    strength: Annotated[float, Meta(ge=0, le=1e9)] = option(
-        1.0, "C", "how strongly weights are held, c of Eq. (4)", expected="a number from 0 to 1e9"
-    )
-    damping: Annotated[float, Meta(gt=0, le=1e9)] = option(
-        0.001,
-        "XI",
-        "keeps the importance of weights that hardly moved finite, xi of Eq. (5)",
-        expected="above 0, to 1e9",
-    )
 
 
 class SILearner(DenseLearner):
@@ -92,7 +75,7 @@ class SI(Dense):
     """Holds weights by what they contributed to learning."""
 
     name = "si"
-    options = SIOptions
+    reads = READS[name]
     task_learner = SILearner
 
     def load_memory(self, memory: dict[str, Any]) -> None:

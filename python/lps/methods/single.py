@@ -7,7 +7,7 @@ learns alone.
 from __future__ import annotations
 
 from lps.methods.afresh import Afresh, AfreshLearner
-from lps.private import WHOLE
+from lps.methods.options import READS
 
 
 class SingleLearner(AfreshLearner):
@@ -23,6 +23,6 @@ class Single(Afresh):
     """A network per task; ``net`` must be made with ``norms="network"``."""
 
     name = "single"
+    reads = READS[name]
     forgets = False
-    norms = WHOLE
     task_learner = SingleLearner

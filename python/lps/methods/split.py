@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from lps.draft import Draft
 from lps.methods.base import validation_accuracy
 from lps.methods.fit import Fit
+from lps.methods.statistics import compared, is_compiled
 from lps.partition import is_sound
 from lps.runs.checkpoint import fitting
 from lps.task import Task
+from lps_kernels.calls import Inputs
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
@@ -35,6 +37,7 @@ class SplitLearner:
         self.device = next(net.parameters()).device
         self.lr = 0.0
         self.others = self._make_trainable(draft)
+        self._compares = self.number > 1 and net.norms == "frozen" and not (net.warned or is_compiled(net.backbone))
         # The common tensors that change meanwhile; buffers of a user's own module are put back after the task.
         self._changing = [
             name
@@ -54,7 +57,9 @@ class SplitLearner:
             for tensor in (weight, partition.owner, partition.w_bar):
                 tensor.data = tensor.data.contiguous()  # channels-last backbones; the operators write in place
         if self.number == 1:
-            common = [parameter for parameter in net.common_parameters() if parameter.requires_grad]
+            common = net.common_parameters()
+            for parameter in common:
+                parameter.requires_grad_(True)
         else:
             common = self._start_private()
         return [*head.parameters(), *common]
@@ -74,14 +79,18 @@ class SplitLearner:
         """Back to training mode: validation or a listener may have changed it."""
         self.net.train()
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: Inputs) -> Tensor:
         """Logits of the task being learnt."""
-        features = self.net.backbone(inputs)
-        self.net.check_features(features)
+        if self._compares:
+            self._compares = False
+            with compared(self.net, f"task {self.number} ({self.task.name})"):
+                features = self.net.features_of(inputs)
+        else:
+            features = self.net.features_of(inputs)
         logits: Tensor = self.net.heads[-1](features)
         return logits
 
-    def objective(self, loss: Tensor, inputs: Tensor) -> Tensor:
+    def objective(self, loss: Tensor, inputs: Inputs) -> Tensor:
         """The loss of the task alone."""
         return loss
 

@@ -12,6 +12,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from lps.methods.options import READS
 from lps.methods.scored import WEIGHTS, Scored, ScoredLearner, fan_in
 
 
@@ -28,5 +29,6 @@ class SupSup(Scored):
     """A mask per task over fixed random weights; the scores are drawn anew for every task."""
 
     name = "supsup"
+    reads = READS[name]
     task_learner = SupSupLearner
     remembers = (WEIGHTS,)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lps.methods.options import READS
 from lps.methods.scored import SCORES, WEIGHTS, Scored, ScoredLearner, ScoredWeight
 from lps_kernels.owner import KEPT_BIT
 
@@ -35,5 +36,6 @@ class WSN(Scored):
     """Weights and scores learnt together; later tasks reuse whatever their scores select."""
 
     name = "wsn"
+    reads = READS[name]
     task_learner = WSNLearner
     remembers = (WEIGHTS, SCORES)

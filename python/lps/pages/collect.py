@@ -14,10 +14,10 @@ from lps.pages import charts, owners
 from lps.pages.svg import Figure
 from lps.pages.training import training_figures
 from lps.runs.batch import outcome_of, outcomes
-from lps.runs.directory import CONFIG, MODEL
+from lps.runs.directory import MODEL
 from lps.runs.kinds import COMPARE, SWEEP, kind_of, number_in
 from lps.runs.report import Outcome, Report
-from lps.runs.settings import Settings, read_settings, settings_from
+from lps.runs.settings import CONFIG, Settings, read_settings, settings_from
 
 
 @dataclass(frozen=True)

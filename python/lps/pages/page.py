@@ -12,12 +12,11 @@ from pathlib import Path
 
 from lps.artifact.atomic import write_atomically
 from lps.errors import LPSError, complain, in_a_sentence
+from lps.pages import PAGE
 from lps.pages.collect import Section, Set, collect, sections
 from lps.pages.svg import Figure, colour_rules
 from lps.runs.table import Table
 from lps_kernels import __version__
-
-PAGE = "report.html"
 
 OPEN = 2  # so many figures of a section are seen at once; the others are unfolded by a click
 ON_ONE_PAGE = 8  # figures of a section that need no folding

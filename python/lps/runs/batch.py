@@ -18,10 +18,10 @@ from pathlib import Path
 from lps.errors import ConfigError, FileFormatError, StoppedError, in_a_sentence
 from lps.launchers import LAUNCHERS, Command, Launch
 from lps.options import shown
-from lps.runs.directory import CONFIG, cut_short, is_complete
+from lps.runs.directory import cut_short, is_complete
 from lps.runs.lock import locked
 from lps.runs.report import Outcome, read_results
-from lps.runs.settings import Settings, difference, first_task_key, read_settings, settings_from
+from lps.runs.settings import CONFIG, Settings, difference, first_task_key, read_settings, settings_from
 
 LOGS, FIRST, JOBS = "logs", "task1", "jobs"
 SILENT = "it has ended without a word, so it was probably killed"
@@ -97,7 +97,9 @@ def sharing_first_tasks(runs: Sequence[Run]) -> list[Run]:
 
 def cores() -> int:
     """How many this process may use."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS and Windows do not tell
 
 
 def check(output: Path, runs: Iterable[Run]) -> None:

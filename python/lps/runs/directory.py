@@ -16,7 +16,6 @@ from functools import cached_property
 from itertools import count
 from math import isfinite, isnan
 from pathlib import Path
-from resource import RUSAGE_SELF, getrusage
 from types import TracebackType
 from typing import Annotated, Any
 
@@ -25,10 +24,10 @@ import torch
 from msgspec import Meta
 
 from lps.artifact.atomic import Log, is_temporary, write_atomically
-from lps.environment import processor
+from lps.environment import peak_memory, processor
 from lps.errors import ConfigError, FileFormatError, in_a_sentence
 from lps.lifelong import Lifelong
-from lps.methods import Method
+from lps.methods.base import Method
 from lps.options import shown
 from lps.reading import open_regular, parse_json, read_bytes
 from lps.runs import metrics
@@ -36,11 +35,11 @@ from lps.runs.checkpoint import decode, encode
 from lps.runs.events import Resumed, Row, TaskReport
 from lps.runs.lock import LOCK
 from lps.runs.loggers import Loggers, Start
-from lps.runs.settings import Settings
+from lps.runs.settings import CONFIG, Settings
 from lps.task import Learnt
 from lps_kernels import __version__
 
-CONFIG, RESULTS, METRICS, MODEL = "config.yaml", "results.json", "metrics.csv", "model.lps"
+RESULTS, METRICS, MODEL = "results.json", "metrics.csv", "model.lps"
 STATE = "state"  # the folder with the state of the task being learnt
 MEMORY = "memory-{}.safetensors"  # what the method keeps beside the network, after so many tasks
 
@@ -81,8 +80,7 @@ class Records:
     def add(self, report: TaskReport, digest: str, accuracy: list[float], seconds: float) -> None:
         """Append a task."""
         self.accuracy.append(accuracy)
-        peak = getrusage(RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in kB
-        self.peak_memory_bytes = max(peak, self.peak_memory_bytes or 0)
+        self.peak_memory_bytes = max(peak_memory(), self.peak_memory_bytes or 0)
         self.tasks.append(
             TaskRecord(
                 name=report.name,

@@ -10,7 +10,8 @@ class Row:
     """One line of the log; values that do not apply to its event are NaN.
 
     ``event`` is ``epoch`` (mean loss, validation accuracy, samples per second), ``projection`` (residuals of the
-    solver), ``pruned`` (validation accuracy right after the final projection) or ``layer`` (what it kept of a layer).
+    solver), ``pruned`` (validation accuracy right after the final projection), ``layer`` (what it kept of a layer) or
+    ``stopped`` (a phase has ended early, with its best validation accuracy).
     """
 
     task: int
@@ -54,8 +55,38 @@ class Listener:
     def step(self, phase: str, examples: int) -> None:
         """A step is done."""
 
+    def skipped(self, steps: int) -> None:
+        """A phase has ended early: so many of the steps that were announced are not taken."""
+
     def row(self, row: Row) -> None:
         """A line for the log."""
+
+
+class Several(Listener):
+    """Tells several listeners, in their order."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self.listeners = listeners
+
+    def start(self, task: int, name: str, steps: int) -> None:
+        """Tell each."""
+        for listener in self.listeners:
+            listener.start(task, name, steps)
+
+    def resumed(self, place: Resumed) -> None:
+        """Tell each."""
+        for listener in self.listeners:
+            listener.resumed(place)
+
+    def step(self, phase: str, examples: int) -> None:
+        """Tell each."""
+        for listener in self.listeners:
+            listener.step(phase, examples)
+
+    def row(self, row: Row) -> None:
+        """Tell each."""
+        for listener in self.listeners:
+            listener.row(row)
 
 
 @dataclass

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from lps.artifact.atomic import is_temporary, write_atomically
-from lps.runs.directory import CONFIG, check_unused
-from lps.runs.lock import LOCK, locked
+from lps.runs.directory import check_unused
+from lps.runs.lock import LOCK, locked, locks
 from lps.runs.run import train
-from lps.runs.settings import Settings, first_task_alone, read_settings, settings_from
+from lps.runs.settings import CONFIG, Settings, first_task_alone, read_settings, settings_from
 
 TURNS = ".{}.turns"  # beside the directory of task 1: the lock of those who wait for it
 
@@ -38,6 +37,7 @@ def _learn_first_task(settings: Settings, first: Path, device: torch.device) -> 
     alone = first_task_alone(settings)
     first.parent.mkdir(parents=True, exist_ok=True)
     with (first.parent / TURNS.format(first.name)).open("w") as turns:
+        fcntl = locks()
         fcntl.lockf(turns, fcntl.LOCK_EX)
         before = settings_from(read_settings(first / CONFIG)) if (first / CONFIG).is_file() else None
         train(alone, first, before, device)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from lps.errors import ConfigError
 
 LOCK = ".lock"
-
-# Not through a link, since the file that it leads to would be overwritten, and without waiting, should it be a pipe.
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @contextmanager
@@ -22,12 +19,15 @@ def locked(path: Path) -> Iterator[None]:
 
     The lock belongs to the process (``lockf``), not to the open file: forked workers do not inherit it.
     """
+    fcntl = locks()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"output: {path}: cannot be made: {error.strerror}; choose another") from None
     try:
-        descriptor = os.open(path / LOCK, _FLAGS, 0o666)
+        # Not through a link, since the file that it leads to would be overwritten, and without waiting for a pipe.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(path / LOCK, flags, 0o666)
     except OSError as error:
         raise ConfigError(f"output: {path / LOCK}: cannot be opened: {error.strerror}; choose another") from None
     try:
@@ -46,6 +46,18 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def locks() -> Any:
+    """The module ``fcntl``, which Windows lacks."""
+    try:
+        import fcntl  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError(
+            "output: this system lacks the locks that a run directory needs; run the command on Linux or macOS, or "
+            "learn in Python with Lifelong.learn"
+        ) from None
+    return fcntl
 
 
 def _process(descriptor: int) -> str:

@@ -1,52 +1,69 @@
-"""What a run prints: a progress bar on a terminal, plain lines in a log file, a table at the end."""
+"""What learning prints: a progress bar on a terminal, plain lines in a log file, and of a run a table at the end."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from math import isnan, nan
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tqdm import tqdm
 
-from lps.methods.fit import Phase
 from lps.options import one_line
-from lps.runs.directory import RunDirectory
-from lps.runs.events import Listener, Resumed, Row
+from lps.runs.bar import Bar, Place
+from lps.runs.events import Listener, Resumed, Row, Several, TaskReport
+
+if TYPE_CHECKING:
+    from lps.methods.base import Method
+    from lps.methods.fit import Phase
+    from lps.runs.checkpoint import Checkpoint
+    from lps.runs.directory import RunDirectory
+    from lps.task import Task
 
 # Seconds between lines of a log file: at least, for epochs other than the last of a phase; at most, for any line.
 LEAST_SECONDS, MOST_SECONDS = 2.0, 10.0
 
 
 class Progress(Listener):
-    """Shows the progress of learning, and passes every row on to the run directory.
+    """Shows the progress of learning, and passes every row on to the run directory, if there is one.
 
-    ``phases`` holds the phases per task; ``steps`` is the number of training steps left, over all tasks.
+    ``phases`` holds the phases per task; ``steps`` is the number of training steps left, over all tasks. Without a
+    directory there is no last task.
     """
 
-    def __init__(self, phases: Sequence[Sequence[Phase]], steps: int, directory: RunDirectory) -> None:
+    def __init__(
+        self,
+        phases: Sequence[Sequence[Phase]],
+        steps: int,
+        directory: RunDirectory | None,
+        file: TextIO | None = None,
+    ) -> None:
         self.phases, self.steps, self.directory = phases, steps, directory
+        self.file = file or sys.stdout
         self.done = 0
         self.begin = self.shown = self.epoch_shown = perf_counter()
-        self.terminal = sys.stdout.isatty()
-        self.bar: tqdm[Any] | None = None
+        self.terminal = self.file.isatty()
+        self.bar: Bar | None = None
 
     def start(self, task: int, name: str, steps: int) -> None:
         """A task of ``steps`` steps begins."""
-        self.label = f"task {task}/{len(self.phases)} {name}"
+        last = f"/{len(self.phases)}" if self.directory else ""
+        self.number, self.name = f"task {task}{last}", one_line(name)
+        self.label = f"{self.number} {self.name}"
         self.epochs = {phase.name: phase.epochs for phase in self.phases[task - 1]}
         self.phase, self.epoch, self.accuracy = self.phases[task - 1][0].name, 1, nan
         self.distance_shown = 0.0
         self.seen, self.epoch_begin = 0, perf_counter()
         if self.terminal:
-            form = "{desc} {percentage:3.0f} %|{bar}| {postfix}"
-            self.bar = tqdm(total=steps, file=sys.stdout, leave=False, dynamic_ncols=True, bar_format=form)
-            self.bar.set_description_str(self.label)
+            self.figures: tuple[str, ...] = ()
+            self.bar = Bar(steps, self.file, self._shown_place)
 
     def resumed(self, place: Resumed) -> None:
         """Say where learning resumes."""
-        self.directory.resumed(place)
+        if self.directory:
+            self.directory.resumed(place)
         self.steps -= place.steps
         self.phase, self.epoch = place.phase, place.epoch
         if self.bar is not None:
@@ -65,14 +82,24 @@ class Progress(Listener):
         elif perf_counter() - self.shown > MOST_SECONDS:
             self._line(f"{self._place()}  {self._speed(self.seen / (perf_counter() - self.epoch_begin))}")
 
+    def skipped(self, steps: int) -> None:
+        """A phase has ended early."""
+        self.steps -= steps
+        if self.bar is not None:
+            self.bar.update(steps)
+
     def row(self, row: Row) -> None:
         """A row for the log, of which some are shown."""
-        self.directory.row(row)
+        if self.directory:
+            self.directory.row(row)
         if row.event == "epoch":
             self._show_epoch(row)
         elif row.event == "pruned":
             change = f"val {percent(self.accuracy)} -> {percent(row.accuracy)}"
             self._line(f"{self.label}  pruned  {change}  density {percent(row.density, 1)}")
+        elif row.event == "stopped":
+            best = percent(row.accuracy)
+            self._line(f"{self.label}  {row.phase} ends after epoch {row.epoch}: val was {best} at best")
         elif row.event == "layer":
             if row.task > 1 and not self.terminal:
                 self._line(f"{self.label}  pruned  {row.layer}  reuses {percent(row.share, 1)} of earlier weights")
@@ -87,6 +114,12 @@ class Progress(Listener):
         average = sum(accuracy) / len(accuracy)
         self._line(f"{self.label}  learnt in {seconds:.1f} s  test {percent(accuracy[-1])}  average {percent(average)}")
 
+    def ended(self, report: TaskReport) -> None:
+        """A task is learnt, outside of a run."""
+        self.close()
+        seconds = sum(report.seconds.values())
+        self._line(f"{self.label}  learnt in {seconds:.1f} s  val {percent(report.accuracy)}")
+
     def close(self) -> None:
         """Remove the bar."""
         if self.bar is not None:
@@ -96,12 +129,12 @@ class Progress(Listener):
     def _show_epoch(self, row: Row) -> None:
         self.phase, self.epoch, self.accuracy = row.phase, row.epoch, row.accuracy
         place, last = self._place(), row.epoch == self.epochs[row.phase]
-        figures = f"loss {row.loss:.4f}  val {percent(row.accuracy)}  {self._speed(row.samples_per_second)}"
+        accuracy, loss = f"val {percent(row.accuracy)}", f"loss {row.loss:.4f}"
         if self.bar is not None:
-            self.bar.set_description_str(place)
-            self.bar.set_postfix_str(figures)
+            self.figures = (accuracy, loss, f"{row.samples_per_second:,.0f} samples/s")
+            self.bar.refresh()
         elif last or perf_counter() - self.epoch_shown >= LEAST_SECONDS:
-            self._line(f"{place}  {figures}")
+            self._line(f"{place}  {loss}  {accuracy}  {self._speed(row.samples_per_second)}")
             self.epoch_shown = perf_counter()
         self.epoch += 1
         self.seen, self.epoch_begin = 0, perf_counter()
@@ -109,16 +142,39 @@ class Progress(Listener):
     def _place(self) -> str:
         return f"{self.label}  {self.phase} {self.epoch}/{self.epochs[self.phase]}"
 
+    def _shown_place(self) -> Place:
+        phase = f"{self.phase} {min(self.epoch, self.epochs[self.phase])}/{self.epochs[self.phase]}"
+        return Place(self.number, self.name, phase, self._eta(), self.figures)
+
     def _speed(self, samples_per_second: float) -> str:
+        return f"{samples_per_second:,.0f} samples/s  {self._eta()}"
+
+    def _eta(self) -> str:
         seconds = (perf_counter() - self.begin) / max(1, self.done) * (self.steps - self.done)
-        return f"{samples_per_second:,.0f} samples/s  ETA {tqdm.format_interval(seconds)}"
+        return f"ETA {tqdm.format_interval(seconds)}"
 
     def _line(self, text: str) -> None:
         if self.bar is not None:
-            self.bar.write(text, file=sys.stdout)
+            self.bar.write(text, file=self.file)
         else:
-            print(text, flush=True)
+            with suppress(OSError, ValueError):  # a reader that has gone away or a closed stream: learning goes on
+                print(text, file=self.file, flush=True)
         self.shown = perf_counter()
+
+
+def learn_with_progress(
+    method: Method, task: Task, listener: Listener | None, checkpoint: Checkpoint | None
+) -> TaskReport:
+    """Learn a task outside of a run and show the progress on the standard error."""
+    number = len(method.learnt) + 1
+    phases = [method.phases(number)] * number  # of earlier tasks nothing is asked
+    progress = Progress(phases, method.steps(number, task), None, sys.stderr)
+    try:
+        report = method.learn(task, listener=Several(progress, listener or Listener()), checkpoint=checkpoint)
+        progress.ended(report)
+    finally:
+        progress.close()
+    return report
 
 
 def percent(share: float | None, digits: int = 2) -> str:

@@ -12,15 +12,17 @@ from typing import Any, cast
 import torch
 
 from lps.artifact.read import load
-from lps.data import Stream, stream
+from lps.data import stream
+from lps.data.base import Stream
 from lps.errors import ConfigError, DivergedError, FileFormatError, StoppedError, WriteError
 from lps.lifelong import Lifelong
-from lps.methods import METHODS, Method
+from lps.methods import METHODS
+from lps.methods.base import Method
+from lps.methods.options import READS
 from lps.models import Architecture, create
 from lps.options import convert
 from lps.runs.checkpoint import Checkpoint, number_of
 from lps.runs.directory import (
-    CONFIG,
     MODEL,
     STATE,
     Records,
@@ -35,7 +37,7 @@ from lps.runs.directory import (
 )
 from lps.runs.lock import locked
 from lps.runs.progress import Progress
-from lps.runs.settings import Settings, contradiction
+from lps.runs.settings import CONFIG, Settings, contradiction
 from lps.runs.signals import Request, stop_on_signals
 from lps.task import Task
 
@@ -116,18 +118,18 @@ def _new_network(settings: Settings, benchmark: Stream) -> Lifelong:
     torch.manual_seed(settings.seed)
     backbone = create(name, **arguments)
     architecture = cast("Architecture", backbone.architecture)
-    return Lifelong(backbone, architecture.features, **_modes(settings))
+    return Lifelong(backbone, architecture.features, **_modes(settings), quiet=True)
 
 
 def _modes(settings: Settings) -> dict[str, str]:
     """How the network is made, as far as the method leaves it to the settings."""
-    norms = METHODS[settings.method].norms or settings.norms
+    norms = READS[settings.method].norms or settings.norms
     return {"pattern": settings.pattern, "sharing": settings.sharing, "norms": norms}
 
 
 def _method(settings: Settings, net: Lifelong) -> Method:
     kind = METHODS[settings.method]
-    return kind(net, settings.of_all_tasks(), convert(settings.method_options, kind.options))
+    return kind(net, settings.of_all_tasks(), convert(settings.method_options, READS[settings.method].options))
 
 
 def _learn(

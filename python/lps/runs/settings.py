@@ -13,16 +13,17 @@ import yaml
 from msgspec import Meta
 
 from lps.data import BENCHMARKS, known, own_options
+from lps.data.options import OPTIONS
 from lps.errors import ConfigError
 from lps.metadata import Source
-from lps.methods import METHODS, Method
-from lps.methods.base import EVERY_METHOD_USES
-from lps.methods.lps.config import PATTERNS, PER_TASK, SHARINGS, LPSConfig, TaskConfig
+from lps.methods import METHODS
+from lps.methods.lps.config import MAX_TASKS, NORMS, PATTERNS, PER_TASK, SHARINGS, LPSConfig, TaskConfig
+from lps.methods.options import EVERY_METHOD_USES, READS
 from lps.options import TEXT, Text, convert, listed, one_line, option, read_yaml, shown
-from lps.private import NORMS
 from lps.reading import read_bytes
 from lps.runs.loggers import LOGGERS
-from lps_kernels.owner import MAX_TASKS
+
+CONFIG = "config.yaml"  # the settings' file in a run directory
 
 QUICK = "quick"
 PRESETS = (QUICK, "paper")
@@ -148,8 +149,8 @@ class Settings:
 # its name and theirs, as in ewc.strength; in a file they stand in the section of the method's options by theirs alone.
 _SECTIONS = {
     "lps": {option.name for option in fields(LPSConfig)},
-    "method_options": {f"{name}.{option.name}" for name, kind in METHODS.items() for option in fields(kind.options)},
-    "options": {option.name for benchmark in BENCHMARKS.values() for option in fields(benchmark.options)},
+    "method_options": {f"{name}.{option.name}" for name, reads in READS.items() for option in fields(reads.options)},
+    "options": {option.name for kind in OPTIONS.values() for option in fields(kind)},
 }
 _OWN = {option.name for option in fields(Settings)} - set(_SECTIONS)
 
@@ -160,14 +161,14 @@ _OF_TRAINING = _SECTIONS["lps"] | {"pattern", "sharing", "norms", "fill_last"}
 _MAY_CHANGE = {"data_dir", "download", "tasks", "fill_last", "device", "threads", "save_every", "log", "output"}
 
 
-def is_read(name: str, method: type[Method]) -> bool:
+def is_read(name: str, method: str) -> bool:
     """Whether a method reads a setting; those of the run and of the benchmark count for every method."""
     owner, dot, _ = name.partition(".")
     if dot:
-        return owner == method.name
+        return owner == method
     if name == "norms":
-        return method.norms is None
-    return name not in _OF_TRAINING or name in EVERY_METHOD_USES | method.uses
+        return READS[method].norms is None
+    return name not in _OF_TRAINING or name in EVERY_METHOD_USES | READS[method].uses
 
 
 def read_settings(path: Path) -> dict[str, object]:
@@ -230,7 +231,7 @@ def _method_options(method: str, given: Mapping[str, object]) -> Any:
             raise ConfigError(f"{name}: is an option of {owner}, but the method is {method}; leave it out")
         values[option_name] = value
     try:
-        return convert(values, METHODS[method].options)
+        return convert(values, READS[method].options)
     except ConfigError as error:
         raise ConfigError(f"{method}.{error}") from None
 
@@ -242,7 +243,7 @@ def _preset(benchmark: object, name: object, method: str) -> dict[str, Any]:
         raise ConfigError(f"preset: expected one of {', '.join(chosen.presets)}, got {shown(name)}")
     of_method = chosen.quick_of.get(method, {}) if name == QUICK else {}
     values = {"tasks": chosen.tasks, **chosen.presets[name], **of_method}
-    return {setting: value for setting, value in values.items() if is_read(setting, METHODS[method])}
+    return {setting: value for setting, value in values.items() if is_read(setting, method)}
 
 
 def contradiction(before: Settings, now: Settings, learnt: int, *, begun: bool = False) -> str | None:
@@ -289,7 +290,7 @@ def _of_all_tasks(settings: Settings) -> dict[str, object]:
 
 def _read_per_task(settings: Settings) -> list[str]:
     """The settings that may differ between tasks and that the method reads."""
-    return [name for name in PER_TASK if is_read(name, METHODS[settings.method])]
+    return [name for name in PER_TASK if is_read(name, settings.method)]
 
 
 def first_task_alone(settings: Settings) -> Settings:
@@ -309,8 +310,7 @@ def _fixed(settings: Settings) -> dict[str, object]:
     # The method comes first: where it differs, so do its options, and it is what a refusal should name.
     values = {"method": settings.method, **settings.flat(), "stream_seed": settings.source().seed}
     left_out = {*_MAY_CHANGE, *PER_TASK}
-    method = METHODS[settings.method]
-    return {name: value for name, value in values.items() if name not in left_out and is_read(name, method)}
+    return {name: value for name, value in values.items() if name not in left_out and is_read(name, settings.method)}
 
 
 def _flat(values: Mapping[object, object]) -> dict[str, object]:

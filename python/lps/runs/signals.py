@@ -10,7 +10,8 @@ from typing import Protocol
 
 from lps.errors import StoppedError
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGHUP = getattr(signal, "SIGHUP", None)  # Windows has none
+SIGNALS = tuple(number for number in (signal.SIGINT, signal.SIGTERM, _SIGHUP) if number is not None)
 
 
 class Stoppable(Protocol):
@@ -48,7 +49,7 @@ def stop_on_signals() -> Iterator[Request]:
             raise KeyboardInterrupt
         request.checkpoint.stop = True
 
-    handled = [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    handled = [number for number in SIGNALS if number != _SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, handle) for number in handled}
     try:
         yield request

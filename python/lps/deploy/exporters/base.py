@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from lps.artifact.atomic import write_atomically
+from lps.batch import picked
+from lps.deploy.extraction.trace import argument_names
 from lps.deploy.trial import checked_difference, random_inputs
 from lps.lifelong import Lifelong
+from lps.signature import Input, Signature, dtype_name
+from lps.task import Learnt
+from lps_kernels.calls import Inputs, arguments
+from lps_kernels.cutout import Cutout
 
 BATCH = 5  # to export and check with; above 1, which exporters take for a constant
 
-Run = Callable[[Tensor], Tensor]
-Convert = Callable[[nn.Module, Tensor], tuple[bytes, Run]]  # from a network and inputs: content of a file, its answers
+Run = Callable[[Inputs], Tensor]
+Labels = dict[str, str]  # facts that go with a network into a file that has room for them
+# From a cut-out network, inputs, their kind and labels: the content of a file, and what it answers.
+Convert = Callable[[Cutout, Inputs, Signature, Labels], tuple[bytes, Run]]
 
 
 def _nothing_missing() -> str | None:
@@ -44,25 +54,65 @@ class Exporter:
 @torch.no_grad()
 def write_portable(net: Lifelong, task: int, output: Path, convert: Convert) -> str:
     """Cut the task out with torch's operators alone, convert it, and write it if its answers are the network's."""
-    assert net.metadata.input_shape is not None
-    inputs = random_inputs(net, task, net.metadata.input_shape, BATCH)
+    signature = net.metadata.signature(task, dtype_name(net.like))
+    assert signature is not None
+    inputs = random_inputs(net, task, signature, BATCH)
     with quiet():
-        content, run = convert(net.extract(task, portable=True), inputs)
+        labels = labels_of(net.learnt[task - 1])
+        content, run = convert(net.extract(task, portable=True), inputs, signature, labels)
     # One example too: the batch size must not have become a constant.
     difference = max(
         checked_difference(f"task {task}: the exported network", run(batch), net(batch, task=task))
-        for batch in (inputs, inputs[:1])
+        for batch in (inputs, picked(inputs, slice(1)))
     )
     write_atomically(output, content)
     return f"differs from the network by {difference:.1e} of its largest logit at most"
 
 
-def to_program(model: nn.Module, inputs: Tensor) -> torch.export.ExportedProgram:
-    """The network as a program of ``torch.export`` for batches of any size."""
-    program = torch.export.export(model, (inputs,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+def labels_of(task: Learnt) -> Labels:
+    """What the answers of a task mean: its name and, if they have names, its classes as a JSON list."""
+    labels = {"task": task.name}
+    return {**labels, "class_names": json.dumps(task.class_names)} if task.class_names else labels
+
+
+def to_program(model: Cutout, inputs: Inputs, signature: Signature) -> torch.export.ExportedProgram:
+    """The network as a program of ``torch.export`` for batches of any size, and for any size of dynamic axes.
+
+    Several inputs are its arguments, by their names.
+    """
+    sizes = [_dynamic(each) for each in signature]
+    if isinstance(inputs, Tensor):
+        program = torch.export.export(model, (inputs,), dynamic_shapes=(sizes[0],))
+    else:
+        names = argument_names(signature)
+        by_place, by_name = arguments(inputs)
+        program = torch.export.export(
+            _Signed(model.network, names), by_place, by_name, dynamic_shapes=dict(zip(names, sizes, strict=True))
+        )
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # names folders of this machine
     return program
+
+
+def _dynamic(kind: Input) -> dict[int, Any]:
+    """The axes of any size: two of them may have to be equal, which torch finds out."""
+    return {0: torch.export.Dim("batch"), **{axis + 1: torch.export.Dim.AUTO for axis in kind.dynamic}}
+
+
+class _Signed(nn.Module):
+    """A network that tells the names of its arguments, which torch.export asks for."""
+
+    def __init__(self, network: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.network = network
+
+        def forward(*inputs: Tensor, **named: Tensor) -> Tensor:
+            logits: Tensor = network(*inputs, **named)
+            return logits
+
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        self.forward = forward
 
 
 @contextmanager

@@ -8,21 +8,30 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
+from lps.batch import mapped
 from lps.deploy.extraction.channels import Analysis
 from lps.deploy.extraction.fallback import replace_layers
 from lps.deploy.extraction.formats import Target
 from lps.deploy.extraction.fuse import fold_norms
 from lps.deploy.extraction.rebuild import plain_name, rebuild
-from lps.deploy.extraction.trace import UntraceableError, answers_alike, modules_of, trace, trial_input
-from lps_kernels.cutout import Cutout, LayerSummary
+from lps.deploy.extraction.trace import (
+    UntraceableError,
+    answers_alike,
+    first_line,
+    modules_of,
+    trace,
+    trial_input,
+)
+from lps.signature import Signature, dtype_name
+from lps_kernels.calls import call
+from lps_kernels.cutout import Cutout, LayerSummary, TaskNetwork
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
@@ -35,12 +44,13 @@ def extract(net: Lifelong, task: int, target: Target) -> Cutout:
     with torch.no_grad():
         network = _network_of(net, task)
         notes = target.notes
+        signature = net.metadata.signature(task, dtype_name(net.like))
         try:
-            traced, unknown = trace(network, net.metadata.input_shape)
+            traced, unknown = trace(network, signature)
         except UntraceableError as why:
             notes.append(f"every layer keeps its shape: {why}")
             LOG.warning(notes[-1])
-            return _without_graph(network, net.metadata.input_shape, notes, target)
+            return _without_graph(network, signature, notes, target)
         if unknown:
             LOG.info("without shapes no residual is fused and work is guessed: %s", unknown)
         layers = _shrink(traced, notes, target)
@@ -49,20 +59,23 @@ def extract(net: Lifelong, task: int, target: Target) -> Cutout:
         return Cutout(_tidy(traced), layers, notes)
 
 
-def _without_graph(network: nn.Module, input_shape: Sequence[int] | None, notes: list[str], target: Target) -> Cutout:
+def _without_graph(network: nn.Module, signature: Signature | None, notes: list[str], target: Target) -> Cutout:
     """Replace layers one by one, if a trial shows that the code around them still gives the same answers."""
     replaced = copy.deepcopy(network)
     layers = replace_layers(replaced, target)
     try:
-        example = trial_input(network, input_shape)
-        alike = answers_alike(network(example.clone()), replaced(example.clone()))
-    except Exception:  # whatever the user's own code raises, also where no shape is known
-        alike = False
-    if alike:
-        return Cutout(replaced, layers, notes)
-    notes.append(
-        "every layer is kept as it is: a trial with other layers in their places did not give the same answers"
-    )
+        example = trial_input(network, signature)
+        expected = call(network, mapped(example, Tensor.clone))
+    except Exception as error:  # whatever the user's own code raises, also where no shape is known
+        why = f"no trial could show whether others answer alike: {type(error).__name__}: {first_line(error)}"
+    else:
+        why = "a trial with other layers in their places did not give the same answers"
+        try:
+            if answers_alike(expected, call(replaced, mapped(example, Tensor.clone))):
+                return Cutout(replaced, layers, notes)
+        except Exception as error:  # of code that reads what a replaced layer does not have
+            why = f"a trial with other layers in their places failed: {type(error).__name__}: {first_line(error)}"
+    notes.append(f"every layer is kept as it is: {why}")
     LOG.warning(notes[-1])
     return Cutout(network, replace_layers(network, replace(target, portable=True)), notes)
 
@@ -76,7 +89,7 @@ def _network_of(net: Lifelong, task: int) -> nn.Module:
     own = {**dict(backbone.named_parameters()), **dict(backbone.named_buffers())}
     for name, tensor in net.tensors_of(task):
         own[name].copy_(tensor)
-    return nn.Sequential(OrderedDict(backbone=backbone, head=head)).eval()
+    return TaskNetwork(backbone, head).eval()
 
 
 def _shrink(traced: fx.GraphModule, notes: list[str], target: Target) -> list[LayerSummary]:

@@ -7,7 +7,7 @@ Plain means: no operation works in place, no node is an identity (dropout in eva
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from threading import Lock, get_ident
 from typing import Any
@@ -16,6 +16,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the usual name
 from torch import Tensor, fx, nn
 from torch.fx.node import Target
+
+from lps.batch import mapped, tensors_of
+from lps.signature import Signature, numbers_of, random_batch, text_of
+from lps_kernels.calls import Inputs, call
 
 IDENTITIES = (
     nn.Identity,
@@ -39,16 +43,17 @@ class UntraceableError(Exception):
     """Why the network cannot be seen as a graph, as a part of a sentence."""
 
 
-def trace(network: nn.Module, input_shape: Sequence[int] | None) -> tuple[fx.GraphModule, str | None]:
+def trace(network: nn.Module, signature: Signature | None) -> tuple[fx.GraphModule, str | None]:
     """The graph of a network in eval mode and, if the shapes in it are unknown, why they are.
 
-    ``input_shape`` is that of one example, or None. The modules of the result are those of the network.
+    ``signature`` is the kind of its inputs; None is one tensor of which nothing is known. The modules of the result are
+    those of the network.
     """
     try:
-        traced = fx.GraphModule(network, _Tracer().trace(network))
+        traced = fx.GraphModule(network, _Tracer(signature).trace(network))
     except Exception as error:  # whatever the user's own code raises when it is given a proxy
-        raise UntraceableError(f"torch.fx says: {_first_line(error)}") from error
-    unknown = _record_shapes(traced, network, input_shape)
+        raise UntraceableError(f"torch.fx says: {first_line(error)}") from error
+    unknown = _record_shapes(traced, network, signature)
     _drop_identities(traced)
     _make_pure(traced)
     _write_flatten(traced)
@@ -62,7 +67,8 @@ def shape_of(node: fx.Node) -> tuple[int, ...] | None:
     return shape
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says first, for a part of a sentence."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
@@ -84,6 +90,23 @@ class _Tracer(fx.Tracer):
     """While it traces, torch.fx replaces methods of all modules in all threads: the others get what they had, and only
     one thread traces at a time, because the methods would otherwise be put back in the wrong order.
     """
+
+    def __init__(self, signature: Signature | None) -> None:
+        super().__init__()
+        self._signature = signature
+
+    def create_args_for_root(
+        self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """The network's inputs, each a placeholder: by its signature alone there is no telling how many it has."""
+        names = argument_names(self._signature)
+        by_name = self._signature is not None and self._signature[0].name is not None
+        values = [self.create_proxy("placeholder", name, (), {}) for name in names]
+
+        def run(root: nn.Module, *inputs: Any) -> Any:
+            return root_fn(root, **dict(zip(names, inputs, strict=True))) if by_name else root_fn(root, *inputs)
+
+        return run, [self.root, *values]
 
     def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
         with _TRACING:
@@ -112,35 +135,42 @@ class _ShapeRecorder(fx.Interpreter):
         return result
 
 
-def _record_shapes(traced: fx.GraphModule, network: nn.Module, input_shape: Sequence[int] | None) -> str | None:
+def argument_names(signature: Signature | None) -> list[str]:
+    """What the inputs of a cut-out network are called."""
+    if signature is None or (len(signature) == 1 and signature[0].name is None):
+        return ["input"]
+    return [each.name or f"input{place}" for place, each in enumerate(signature)]
+
+
+def _record_shapes(traced: fx.GraphModule, network: nn.Module, signature: Signature | None) -> str | None:
     """Run a trial batch; also a check that the graph answers as the network does.
 
     Code that changes its own input or draws random numbers leaves no mark in a graph.
     """
-    if input_shape is None:
+    if signature is None:
         return "the shape of the inputs is unknown (metadata.input_shape)"
     try:
-        example = trial_input(network, input_shape)
+        example = trial_input(network, signature)
         with torch.no_grad():
-            expected = network(example.clone())
-            found = _ShapeRecorder(traced).run(example)
+            expected = call(network, mapped(example, Tensor.clone))
+            found = _ShapeRecorder(traced).run(*tensors_of(example))
     except Exception as error:  # a shape that is not the network's
         for node in traced.graph.nodes:
             node.meta.pop("shape", None)
-        return f"a trial input of shape {input_shape} failed: {_first_line(error)}"
+        one = len(signature) == 1 and signature[0].is_float
+        what = f"a trial input of shape {signature[0].shape}" if one else f"a trial with {text_of(signature)}"
+        return f"{what} failed: {first_line(error)}"
     if not answers_alike(expected, found):
         raise UntraceableError("its graph answers otherwise than the network itself")
     return None
 
 
-def trial_input(network: nn.Module, input_shape: Sequence[int] | None) -> Tensor:
-    """Random numbers of this shape, always the same, for a batch of :data:`BATCH`."""
-    if input_shape is None or prod(input_shape) > MOST_NUMBERS:  # a file may claim any shape
-        raise ValueError(f"expected a shape of at most {MOST_NUMBERS:,} numbers, got {input_shape}")
-    parameter = next(network.parameters())
-    generator = torch.Generator().manual_seed(0)
-    example = torch.randn(BATCH, *input_shape, generator=generator)
-    return example.to(parameter.device, parameter.dtype)
+def trial_input(network: nn.Module, signature: Signature | None) -> Inputs:
+    """Random inputs of this kind, always the same, for a batch of :data:`BATCH`."""
+    if signature is None or numbers_of(signature) > MOST_NUMBERS:  # a file may claim any shape
+        got = "unknown ones" if signature is None else text_of(signature)
+        raise ValueError(f"expected inputs of at most {MOST_NUMBERS:,} numbers, got {got}")
+    return random_batch(signature, BATCH, next(network.parameters()))
 
 
 def answers_alike(expected: Tensor, found: Tensor) -> bool:

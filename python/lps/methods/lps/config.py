@@ -9,12 +9,17 @@ from typing import Any, Literal, TypeVar
 
 from lps.errors import ConfigError
 from lps.options import listed, option, shown
-from lps_kernels.ops.step import PULLS
+
+# As lps_kernels has them; a command's help has no time for importing it. tests/commands/test_help.py compares.
+PULLS = ("gradient", "proximal")
+MAX_TASKS = 127
 
 PATTERNS = ("irregular", "column", "filter", "channel")
 SHARINGS = ("elementwise", "structured")
 SCHEDULES = ("constant", "linear", "cosine")
 SOLVERS = ("admm", "straight-through")
+NORMS = ("frozen", "per-task")
+WHOLE = "network"  # every task has a copy of the whole backbone
 PRECISIONS = ("fp32", "bf16")
 
 # One share for every layer, or a mapping from shell patterns of layer names to shares (the first match counts).
@@ -56,14 +61,16 @@ class LPSConfig:
     ``beta`` the share of the earlier tasks' weights (or groups) that it reuses: a number, ``"auto"`` for the share
     that emerges, ``"max:0.9"`` for the same with an upper bound. ``reserve`` is the share of every layer that must
     still be free afterwards. ``epochs`` are for warm-up, the solver and final. ``alpha``, ``beta`` and ``epochs`` may
-    also be tuples with one value per task, of which the last repeats.
+    also be tuples with one value per task, of which the last repeats. ``epochs=10`` is 10 in all, (2, 6, 2).
 
     ``solver`` finds which weights the task owns and reuses: ``admm`` is the paper's, ``straight-through`` trains the
     pruned network itself. The penalty of ADMM starts at ``rho``; with the ``gradient`` pull of Eq. (13) it grows
     tenfold ``rho_levels - 1`` times at equal intervals, with the ``proximal`` pull, which Adam does not normalise,
     smoothly to ``10 ** rho_levels`` times as much. ``share_cost`` is added to the gradient of every mask by
     ``straight-through``. ``schedule`` is how the learning rate falls within each phase. ``precision`` is that of the
-    forward and backward pass in training; weights and optimiser stay in fp32.
+    forward and backward pass in training; weights and optimiser stay in fp32. ``clip_norm`` bounds the norm of the
+    gradient of a step. With ``patience`` a phase ends when the accuracy on the task's validation examples has not risen
+    for so many epochs; the solver's phase, whose steps are planned ahead, is never cut short.
     """
 
     alpha: Share | Literal["rest"] | tuple[Share | Literal["rest"], ...] = option(
@@ -77,11 +84,12 @@ class LPSConfig:
         expected=_MASK_SHARES,
         read=_mask_shares,
     )
-    epochs: tuple[int | Epochs, ...] = option(
+    epochs: int | tuple[int | Epochs, ...] = option(
         (30, 90, 30),
         "W,A,F",
-        "epochs of warm-up, solver and final; W,A,F;W,A,F;... one triple per task, the last one for all that follow",
-        expected="three whole numbers, as in 1,3,1, or several such triples, as in 4,12,4;10,30,10",
+        "epochs of warm-up, solver and final, or N in all, of which each gets 1/5, 3/5 and 1/5; W,A,F;W,A,F;... one "
+        "triple per task, the last one for all that follow",
+        expected="one whole number, three, as in 1,3,1, or several triples, as in 4,12,4;10,30,10",
         read=listed,
     )
     batch_size: int = option(128, "N", "examples per training step")
@@ -114,9 +122,22 @@ class LPSConfig:
         choices=PRECISIONS,
     )
     channels_last: bool = option(False, "", "keep images in training as height, width, channels in memory")
+    clip_norm: float | None = option(
+        None,
+        "NORM",
+        "longest gradient of a step, over all weights of the network; a longer one is scaled to it",
+        expected="a number above 0",
+    )
+    patience: int | None = option(
+        None,
+        "N",
+        "a phase ends early when validation accuracy has not risen for N epochs; not that of the solver",
+        expected="a whole number of at least 1",
+    )
 
     def __post_init__(self) -> None:
-        """Refuse unusable values before anything is trained."""
+        """Refuse unusable values before anything is trained; divide epochs that are given as one number."""
+        object.__setattr__(self, "epochs", _divided(self.epochs))
         for name in PER_TASK:
             _expect(len(self._values(name)) > 0, name, "at least one value", "none")
             for value in self._values(name):
@@ -138,6 +159,10 @@ class LPSConfig:
         if self.solver != "straight-through":
             _expect(self.share_cost == 0, "share_cost", "0, as only straight-through has a cost", self.share_cost)
         _expect(0 <= self.seed < 2**63, "seed", "0 to 2^63 - 1", self.seed)
+        if self.clip_norm is not None:
+            _expect(0 < self.clip_norm < float("inf"), "clip_norm", "a number above 0", self.clip_norm)
+        if self.patience is not None:
+            _expect(1 <= self.patience < 2**31, "patience", "1 to 2147483647", self.patience)
         _expect(self.precision in PRECISIONS, "precision", f"one of {', '.join(PRECISIONS)}", self.precision)
 
     def of_task(self, number: int) -> TaskConfig:
@@ -203,6 +228,16 @@ def share_of(name: str, share: Value | Mapping[str, Value], layer: str) -> Value
         if fnmatchcase(layer, pattern):
             return value
     raise ConfigError(f"{name}: expected a share for layer {layer}, got patterns {', '.join(share)}; add one, or '*'")
+
+
+def _divided(epochs: Any) -> Any:
+    """Epochs in all as those of warm-up, solver and final, divided 1 : 3 : 1 as the presets do; others as they are."""
+    if isinstance(epochs, int) and not isinstance(epochs, bool):
+        _expect(1 <= epochs < 2**31, "epochs", "at least one epoch in all, at most 2147483647", epochs)
+        each = (2 * epochs + 5) // 10  # a fifth, rounded
+        return each, epochs - 2 * each, each
+    several = isinstance(epochs, tuple | list) and any(not isinstance(item, int) for item in epochs)
+    return tuple(_divided(item) for item in epochs) if several else epochs
 
 
 def _check_epochs(epochs: object) -> None:

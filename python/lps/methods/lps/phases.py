@@ -22,7 +22,7 @@ from lps.methods.split import SplitLearner
 from lps.options import shown
 from lps.partition import Partition, parts
 from lps.runs.checkpoint import fitting
-from lps.task import Task, steps_per_epoch
+from lps.task import Task
 from lps_kernels import Selection, pack_bits, unpack_bits
 from lps_kernels.owner import free_coordinates, is_kept
 
@@ -35,7 +35,9 @@ WARM_UP, FINAL = "warm-up", "final"
 def phases_of(config: TaskConfig) -> list[Phase]:
     """The three phases of a task; the second has the name of its solver."""
     names = (WARM_UP, config.solver, FINAL)
-    return [Phase(name, epochs) for name, epochs in zip(names, config.epochs, strict=True)]
+    found = [Phase(name, epochs) for name, epochs in zip(names, config.epochs, strict=True)]
+    found[1] = found[1]._replace(whole=True)  # its penalty or its counts are planned over all its steps
+    return found
 
 
 class PhasedLearner(SplitLearner):
@@ -55,7 +57,7 @@ class PhasedLearner(SplitLearner):
         self.phases: Sequence[Phase] = phases_of(config)
         self.phase: str | None = None  # the latest that has begun
         self.weights = [self._begin(*layer, plan) for layer, plan in zip(net.prunable(), plans, strict=True)]
-        per_epoch = steps_per_epoch(task.train, config.batch_size)
+        per_epoch = task.steps_per_epoch(config.batch_size)
         steps = config.epochs[1] * per_epoch
         self._solver = (
             ADMM(self.weights, config, steps, per_epoch)
@@ -141,7 +143,7 @@ class PhasedLearner(SplitLearner):
         """Make the kept weights and masks part of the network."""
         self.check_weights((weight.v for weight in self.weights), fit, FINAL, self.config.epochs[2])
         spent = [plan.spent for plan in self.plans]
-        self.draft.commit(task, [weight.v for weight in self.weights], spent, fit.input_shape)
+        self.draft.commit(task, [weight.v for weight in self.weights], spent, fit.signature)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, projections, head, common tensors and optimiser."""

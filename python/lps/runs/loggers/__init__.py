@@ -12,13 +12,17 @@ from importlib.util import find_spec
 
 from lps.errors import ConfigError, LPSError, WriteError, complain, in_a_sentence
 from lps.runs.loggers.base import Logger, Start
-from lps.runs.loggers.mlflow_run import MlflowRun
-from lps.runs.loggers.tensorboard import Events
-from lps.runs.loggers.wandb_run import WandbRun
+from lps.table import Table
 
 __all__ = ["LOGGERS", "Loggers", "Start", "check_installed"]
 
-LOGGERS: dict[str, type[Logger]] = {"tensorboard": Events, "wandb": WandbRun, "mlflow": MlflowRun}
+LOGGERS: Table[type[Logger]] = Table(
+    {
+        "tensorboard": "lps.runs.loggers.tensorboard:Events",
+        "wandb": "lps.runs.loggers.wandb_run:WandbRun",
+        "mlflow": "lps.runs.loggers.mlflow_run:MlflowRun",
+    }
+)
 
 
 def check_installed(names: Iterable[str]) -> None:

@@ -1,0 +1,91 @@
+"""What a network holds, without running it: its tasks, how large they are, and the figures that its file knows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lps.artifact.layout import belongs_to
+from lps.artifact.write import tensors_of
+from lps.metadata import Source
+from lps.models import Architecture
+from lps.runs.metrics import capacity, density
+
+if TYPE_CHECKING:
+    from lps.lifelong import Lifelong
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """One task. ``share`` is that of all prunable weights which it owns, ``density`` that which it runs with."""
+
+    number: int
+    name: str
+    classes: int
+    class_names: list[str]
+    share: float
+    density: float
+    accuracy: float | None  # on the test data when the file was written; None if it is not known
+    digest: str
+    bytes: int  # of its tensors in the file: own weights, mask, private tensors, head
+
+
+@dataclass(frozen=True)
+class NetworkFacts:
+    """What all tasks have in common, and each of them."""
+
+    architecture: str | None
+    arguments: dict[str, object] | None
+    features: int
+    pattern: str
+    sharing: str
+    norms: str
+    layers: int
+    weights: int  # prunable ones
+    free: float  # the share of them that no task owns
+    input_shape: list[int] | None
+    stream: Source | None
+    common_bytes: int  # of tensors that belong to all tasks
+    tasks: list[TaskFacts]
+
+
+def facts_of(net: Lifelong) -> NetworkFacts:
+    """All that is known of a network and its learnt tasks."""
+    sizes: Counter[str] = Counter()
+    for name, tensor in tensors_of(net):
+        sizes[belongs_to(name)] += tensor.nbytes
+    shares, densities = capacity(net), density(net)
+    accuracies = net.metadata.accuracy or []
+    tasks = [
+        TaskFacts(
+            number=number,
+            name=task.name,
+            classes=task.classes,
+            class_names=list(task.class_names),
+            share=shares[number - 1],
+            density=densities[number - 1],
+            accuracy=accuracies[number - 1] if number <= len(accuracies) else None,
+            digest=task.digest,
+            bytes=sizes.pop(f"task {number}", 0),
+        )
+        for number, task in enumerate(net.learnt, 1)
+    ]
+    known = getattr(net.backbone, "architecture", None)  # a user's own attribute of that name says nothing to us
+    made = known if isinstance(known, Architecture) else None
+    layers = [partition for partition, _ in net.prunable()]
+    return NetworkFacts(
+        architecture=None if made is None else made.name,
+        arguments=None if made is None else made.arguments,
+        features=net.features,
+        pattern=net.pattern,
+        sharing=net.sharing,
+        norms=net.norms,
+        layers=len(layers),
+        weights=sum(partition.owner.numel() for partition in layers),
+        free=1 - sum(shares) if layers else 0.0,
+        input_shape=net.metadata.input_shape,
+        stream=net.metadata.stream,
+        common_bytes=sizes.total(),
+        tasks=tasks,
+    )
