@@ -148,11 +148,12 @@ def test_the_kind_of_inputs_is_recorded_per_task() -> None:
     assert net.metadata.of_task(2).input_shape == [7]
 
 
-def test_plain_tasks_leave_the_metadata_as_it_was() -> None:
+def test_plain_tasks_have_a_shape_alone() -> None:
     net = toy_net()
     for number in (1, 2):
         net.learn(toy_task(number), QUICK)
-    assert net.metadata.to_json() == {"input_shape": [12]}
+    assert net.metadata.inputs is None
+    assert net.metadata.input_shape == [12]
 
 
 def test_backbones_that_return_objects() -> None:
