@@ -75,7 +75,7 @@ class Metadata:
 
     def of_task(self, task: int) -> Metadata:
         """The metadata of a network that holds this task alone."""
-        validation = None if self.validation is None else self.validation[task - 1 : task]
+        validation = (self.validation or [])[task - 1 : task] or None
         return replace(self, stream=None, accuracy=None, validation=validation, from_task=self.origin(task))
 
     def add_validation(self, task: int, accuracy: float) -> None:
