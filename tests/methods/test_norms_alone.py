@@ -67,6 +67,14 @@ SOLVERS: dict[str, dict[str, Any]] = {
 }
 
 
+def learn(net: Lifelong, task: int, solver: dict[str, Any]) -> float:
+    """Learn a task; returns its accuracy."""
+    held = examples(task, 1)
+    config = LPSConfig(0.25, 0.5, epochs=EPOCHS, batch_size=32, schedule="cosine", rho=1e-3, **solver)
+    net.learn(Task(f"task-{task}", CLASSES, examples(task, 0), held, held), config, progress=False)
+    return net.accuracy(task, held)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 def test_later_tasks_are_within_two_points_of_the_network_alone(name: str) -> None:
@@ -74,10 +82,19 @@ def test_later_tasks_are_within_two_points_of_the_network_alone(name: str) -> No
     net = Lifelong(resnet18(), 8 * WIDTH)
     assert net.norms == "per-task"
     for task in RANGES:
-        held = examples(task, 1)
-        config = LPSConfig(0.25, 0.5, epochs=EPOCHS, batch_size=32, schedule="cosine", rho=1e-3, **SOLVERS[name])
-        net.learn(Task(f"task-{task}", CLASSES, examples(task, 0), held, held), config, progress=False)
+        ours = learn(net, task, SOLVERS[name])
         if task > 1:
-            ours, theirs = net.accuracy(task, held), alone(task)
+            theirs = alone(task)
             print(f"{name}: task {task} {100 * ours:.1f} %, alone {100 * theirs:.1f} %")
             assert ours > theirs - 0.02
+
+
+@pytest.mark.slow
+def test_frozen_norms_are_worse_and_warned_of() -> None:
+    torch.set_num_threads(1)
+    net = Lifelong(resnet18(), 8 * WIDTH, norms="frozen")
+    learn(net, 1, SOLVERS["straight-through"])
+    with pytest.warns(UserWarning, match="frozen since task 1") as seen:
+        ours = learn(net, 2, SOLVERS["straight-through"])
+    print(f"{seen[0].message}: task 2 {100 * ours:.1f} %")
+    assert ours < 0.95
