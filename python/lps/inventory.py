@@ -69,10 +69,8 @@ class Capacity:
 
     def __str__(self) -> str:
         """A table."""
-        tasks = len(self.total.owned)
-        rows: list[tuple[str, ...]] = [
-            ("layer", "weights", *(f"task {number}" for number in range(1, tasks + 1)), "free")
-        ]
+        tasks = [f"task {number}" for number in range(1, len(self.total.owned) + 1)]
+        rows: list[tuple[str, ...]] = [("layer", "weights", *tasks, "free")]
         for layer in (*self.layers, self.total):
             shares = (_percent(count, layer.weights) for count in (*layer.owned, layer.free))
             rows.append((layer.name, f"{layer.weights:,}", *shares))
@@ -101,14 +99,13 @@ def entries(net: Lifelong) -> Iterator[Entry]:
     """Every parameter, in the order of the backbone."""
     uses = {partition.name: partition.places for partition, _ in net.prunable()}
     for name, parameter in net.backbone.named_parameters():
-        fate = (
-            SPLIT if name in uses else FROZEN if name in net.frozen else COPIED if name in net.private_names else SHARED
-        )
-        if fate == SPLIT:
+        if name in uses:
             others = [f"{module}.{attribute}" if module else attribute for module, attribute in uses[name][1:]]
-            why = f"tied with {', '.join(others)}" if others else ""
+            fate, why = SPLIT, f"tied with {', '.join(others)}" if others else ""
+        elif name in net.frozen:
+            fate, why = FROZEN, "requires_grad=False"
         else:
-            why = "requires_grad=False" if fate == FROZEN else _reason(net, name)
+            fate, why = COPIED if name in net.private_names else SHARED, _reason(net, name)
         yield Entry(name, tuple(parameter.shape), parameter.numel(), fate, why)
 
 

@@ -84,7 +84,7 @@ class Metadata:
 
     def of_task(self, task: int) -> Metadata:
         """The metadata of a network that holds this task alone."""
-        validation = None if self.validation is None else self.validation[task - 1 : task]
+        validation = (self.validation or [])[task - 1 : task] or None
         origin = self.origin(task)
         alone = replace(self, stream=None, accuracy=None, validation=validation, from_task=origin, inputs=None)
         own = self._inputs_of(task)
