@@ -40,10 +40,12 @@ def drop_last(net: Lifelong) -> int:
     for partition, state in states:
         partition.go_back(state)
     del net.heads[left:], net.private[left:], net.learnt[left:]
-    known, stream = net.metadata.accuracy, net.metadata.stream
+    stream = net.metadata.stream
+    # All lists but the shape have an entry per task.
+    lists = {key: value for key, value in vars(net.metadata).items() if isinstance(value, list)}
     net.metadata = replace(
         net.metadata,
-        accuracy=None if known is None else known[:left],
+        **{key: value[:left] for key, value in lists.items() if key != "input_shape"},
         # The next task need not be the stream's.
         stream=None if stream is None else replace(stream, tasks=min(stream.tasks, left)),
     )
