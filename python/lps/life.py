@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -42,7 +42,7 @@ def drop_last(net: Lifelong) -> int:
     del net.heads[left:], net.private[left:], net.learnt[left:]
     stream = net.metadata.stream
     # All lists but the shape have an entry per task.
-    lists = {key: value for key, value in vars(net.metadata).items() if isinstance(value, list)}
+    lists: dict[str, Any] = {key: value for key, value in vars(net.metadata).items() if isinstance(value, list)}
     net.metadata = replace(
         net.metadata,
         **{key: value[:left] for key, value in lists.items() if key != "input_shape"},
