@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -40,12 +40,10 @@ def drop_last(net: Lifelong) -> int:
     for partition, state in states:
         partition.go_back(state)
     del net.heads[left:], net.private[left:], net.learnt[left:]
-    stream = net.metadata.stream
-    # All lists but the shape have an entry per task.
-    lists: dict[str, Any] = {key: value for key, value in vars(net.metadata).items() if isinstance(value, list)}
+    known, stream = net.metadata.accuracy, net.metadata.stream
     net.metadata = replace(
         net.metadata,
-        **{key: value[:left] for key, value in lists.items() if key != "input_shape"},
+        accuracy=None if known is None else known[:left],
         # The next task need not be the stream's.
         stream=None if stream is None else replace(stream, tasks=min(stream.tasks, left)),
     )
