@@ -93,7 +93,10 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     [
         ("lps.train", {}),
         ("lps.cli", {"GOMP_SPINCOUNT": "7"}),
-        *(pytest.param(f"lps.{name}", {}, marks=pytest.mark.slow) for name in ("cli", "eval", "infer", "export")),
+        *(
+            pytest.param(f"lps.{name}", {}, marks=pytest.mark.slow)
+            for name in ("cli", "eval", "infer", "export", "info", "diff", "edit")
+        ),
         pytest.param("lps.cli", {"OMP_WAIT_POLICY": "ACTIVE"}, marks=pytest.mark.slow),
     ],
     ids=str,

@@ -139,12 +139,18 @@ def test_serving_allocates_no_network_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("tasks", "sentence"),
     [
-        ([1, 2], "Lifelong: task: expected one whole number for each of the 3 examples, got 2"),
-        ([1, 2.0, 1], "Lifelong: task: expected one whole number for each of the 3 examples, got something else"),
+        ([1, 2], "Lifelong: task: expected a whole number or a name for each of the 3 examples, got 2"),
+        (
+            [1, 2.0, 1],
+            "Lifelong: task: expected a whole number or a name for each of the 3 examples, got something else",
+        ),
         ([1, 4, 1], "Lifelong: task: expected 1 to 3, got 4"),
         ([0, 1, 1], "Lifelong: task: expected 1 to 3, got 0"),
-        (torch.tensor(1), "Lifelong: task: expected one whole number for each of the 3 examples, got something else"),
-        (1.0, "Lifelong: task: expected one whole number for each of the 3 examples, got something else"),
+        (
+            torch.tensor(1),
+            "Lifelong: task: expected a whole number or a name for each of the 3 examples, got something else",
+        ),
+        (1.0, "Lifelong: task: expected a whole number or a name for each of the 3 examples, got something else"),
     ],
 )
 def test_bad_tasks_are_refused_in_one_sentence(tasks: Any, sentence: str) -> None:
