@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lps.batch import assembled, named
 from lps.errors import DataError
+from lps.options import one_line
 from lps_kernels.calls import Inputs
 
 Size = Annotated[int, Meta(ge=1, lt=2**31)]
@@ -59,7 +60,7 @@ class Input:
     def __str__(self) -> str:
         """As in ``input_ids int64 [any]``."""
         sizes = ", ".join("any" if size is None else str(size) for size in self.sizes())
-        return f"{'' if self.name is None else f'{self.name} '}{self.dtype} [{sizes}]"
+        return f"{'' if self.name is None else f'{one_line(self.name)} '}{self.dtype} [{sizes}]"
 
 
 Signature = list[Input]
@@ -68,6 +69,18 @@ Signature = list[Input]
 def dtype_name(tensor: Tensor) -> str:
     """As in ``float32``."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def problem_with(signature: Signature) -> str | None:
+    """What contradicts itself in a signature that a file tells."""
+    names = [each.name for each in signature]
+    if len(set(names)) < len(names) and set(names) != {None}:
+        return "expected names that differ, or none"
+    if None in names and set(names) != {None}:
+        return "expected names for all of them, or for none"
+    if any(axis >= len(each.shape) for each in signature for axis in each.dynamic):
+        return "dynamic: expected axes of its shape"
+    return None
 
 
 def text_of(signature: Sequence[Input]) -> str:
