@@ -27,7 +27,7 @@ MOST_INPUTS = 64
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128, torch.complex64, torch.bool),
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
     )
 }
@@ -98,7 +98,8 @@ def _seen(name: str | None, tensor: Tensor) -> Input:
     if dtype not in DTYPES:
         raise DataError(f"inputs: expected one of {', '.join(DTYPES)}, got {dtype}; convert them")
     low = high = 0
-    if not tensor.is_floating_point() and tensor.dtype != torch.bool and tensor.numel():
+    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if whole and tensor.numel():
         low, high = int(tensor.min()), int(tensor.max())
     return Input(dtype, list(tensor.shape[1:]), name, [], low, high)
 
@@ -151,6 +152,8 @@ def _random(kind: Input, examples: int, like: Tensor, generator: torch.Generator
     shape = (examples, *kind.shape)
     if kind.is_float:
         return torch.randn(shape, generator=generator, dtype=like.dtype).to(like.device)
+    if DTYPES[kind.dtype].is_complex:
+        return torch.randn(shape, generator=generator, dtype=DTYPES[kind.dtype]).to(like.device)
     low, high = (0, 1) if kind.dtype == "bool" else (kind.low, max(kind.low, kind.high))
     values = torch.randint(low, min(high + 1, 2**63 - 1), shape, generator=generator)
     rows = values.reshape(examples, -1)

@@ -131,8 +131,10 @@ def _arrays_of(data: Any) -> Arrays | None:
     """Whole arrays of inputs and labels, in a pair or, by name, in a mapping."""
     if isinstance(data, Mapping) and any(isinstance(value, Tensor | np.ndarray) for value in data.values()):
         return Arrays(*as_batch(data))
-    pair = isinstance(data, tuple) and len(data) == 2 and _are_labels(data[1])
-    return Arrays(*data) if pair else None
+    if not (isinstance(data, tuple) and len(data) == 2):
+        return None
+    whole = isinstance(data[0], Tensor | np.ndarray | Mapping) or _are_labels(data[1])
+    return Arrays(*data) if whole else None  # else it may hold two examples
 
 
 def length(data: Any) -> int | None:
