@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lps.batch import Batch, moved, named
 from lps.errors import DataError, LPSError, in_a_sentence
+from lps.partition import check_dtype
 from lps.signature import Signature, dtype_name, joined, seen, text_of
 from lps.sources import Arrays, batches, length
 from lps.task import Task, TaskData
@@ -49,6 +50,8 @@ def try_first_batches(net: Lifelong, task: Task) -> Signature:
     No generator advances: what is drawn in learning does not depend on the trial.
     """
     found: Signature = []
+    for partition, _ in net.prunable():
+        check_dtype(partition.name, partition.w_bar)
     with _generators_kept(), net.keep_modes(), torch.no_grad():
         net.eval()
         for name, examples in _parts(task):
