@@ -118,7 +118,9 @@ def source_of(data: Any, *, once: bool = False) -> Any:
     if isinstance(data, Sized) and hasattr(data, "__getitem__"):
         return Batches(data) if isinstance(data, list) and data and _is_batch(data[0]) else data
     if not isinstance(data, Iterable):
-        raise DataError(f"expected a data set, (inputs, labels) or an iterable of batches, got {type(data).__name__}")
+        raise DataError(
+            f"expected a data set with a length, (inputs, labels) or an iterable of batches, got {type(data).__name__}"
+        )
     if isinstance(data, Iterator) and not once:
         raise DataError(
             f"expected batches that can be gone through in every epoch, got a {type(data).__name__}, which is empty "

@@ -303,8 +303,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "labels as text": ((X, ["a"] * 40), "labels: expected a tensor or an array of numbers, got list"),
     "a generator": (((X, Y) for _ in range(3)), ".*, got a generator, which is empty after one; pass"),
-    "a number": (3, r"expected a data set, \(inputs, labels\) or an iterable of batches, got int"),
-    "nothing": (None, r"expected a data set, \(inputs, labels\) or an iterable of batches, got NoneType"),
+    "a number": (3, r"expected a data set with a length, \(inputs, labels\) or an iterable of batches, got int"),
+    "nothing": (None, r"expected a data set with a length, \(inputs, labels\) or an iterable of batches, got NoneType"),
     "text": (
         (np.array([["a"], ["b"]]), np.array([0, 1])),
         "inputs: expected a tensor or an array of numbers",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = 16  # that are tried of a data set; of ready-made batches, the first one
 ROWS_OF = 2**22  # numbers that are searched for NaN at a time
+MOST_SEARCHED = 2**27  # numbers of an array that is searched as a whole: half a second, and a memmap may be any size
 
 
 def check_examples(task: Task) -> None:
@@ -144,7 +145,8 @@ def of_the_task(task: Task, name: str) -> Iterator[None]:
 
 
 def _refuse_nan(inputs: Inputs) -> None:
-    for name, tensor in named(inputs):
+    for name, whole in named(inputs):
+        tensor = whole if whole.numel() <= MOST_SEARCHED else whole[:EXAMPLES]
         if not tensor.is_floating_point():
             continue
         rows = max(1, ROWS_OF // max(1, tensor[0].numel()))
