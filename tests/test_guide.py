@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lps
@@ -17,6 +18,12 @@ GUIDE = Path(__file__).parent.parent / "docs" / "guide.md"
 
 def code_blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+
+
+def block_with(words: str) -> str:
+    """The one block of code with these words in it."""
+    (found,) = [block for block in code_blocks() if words in block]
+    return found
 
 
 def my_tasks() -> list[tuple[Any, ...]]:
@@ -45,13 +52,37 @@ def test_twenty_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_a_registered_network_is_made_by_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lps.models, "_BUILDERS", dict(lps.models._BUILDERS))  # other tests list what is registered
     names: dict[str, Any] = {"lps": lps, "nn": nn}
-    exec(code_blocks()[1], names)
+    exec(block_with("models.register"), names)
     name, x, y, x_test, y_test = my_tasks()[0]
     net = names["net"]
     task = lps.Task(name, 10, train=lps.Arrays(x, y), test=lps.Arrays(x_test, y_test))
     net.learn(task, lps.LPSConfig(epochs=(1, 1, 1)))
     second, config = replace(task, name="second"), lps.LPSConfig(epochs=(1, 1, 1))
-    exec(code_blocks()[2], {"net": net, "task": second, "config": config, "torch": torch})
+    exec(block_with("torch.optim.SGD"), {"net": net, "task": second, "config": config, "torch": torch})
     net.save(tmp_path / "model.lps")
     loaded = lps.load(tmp_path / "model.lps")
     assert torch.equal(loaded.eval()(x_test, task=2), net.eval()(x_test, task=2))
+
+
+def test_a_transformer_reads_inputs_by_name() -> None:
+    class Transformer(nn.Module):
+        config = SimpleNamespace(hidden_size=16)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.mix = nn.Embedding(30, 16), nn.Linear(16, 16)
+
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+            return SimpleNamespace(last_hidden_state=torch.relu(self.mix(self.tokens(input_ids))))
+
+    def collator(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        ids = nn.utils.rnn.pad_sequence([torch.tensor(row["input_ids"]) for row in rows], batch_first=True)
+        labels = torch.tensor([row["label"] for row in rows])
+        return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": labels}
+
+    reviews = [{"input_ids": [1 + i % 2, *[3] * (i % 5)], "label": i % 2} for i in range(40)]
+    ids, mask = torch.tensor([[1, 3, 3], [2, 3, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
+    names: dict[str, Any] = {"lps": lps, "nn": nn, "transformer": Transformer(), "reviews": reviews}
+    names |= {"collator": collator, "ids": ids, "mask": mask}
+    exec(block_with("class Pooled"), names)
+    assert names["logits"].shape == (2, 2)

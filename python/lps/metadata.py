@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from lps.errors import ConfigError, FileFormatError
-from lps.signature import MOST_INPUTS, Input, Signature, Size
+from lps.signature import MOST_INPUTS, Input, Signature, Size, problem_with
 from lps_kernels.owner import MAX_TASKS
 
 Count = Annotated[int, Meta(ge=1)]
@@ -78,9 +78,14 @@ class Metadata:
     def from_json(cls, values: object) -> Metadata:
         """Metadata from the values that :meth:`to_json` returned, checked."""
         try:
-            return msgspec.convert(values, cls)
+            found = msgspec.convert(values, cls)
         except msgspec.ValidationError as error:
             raise FileFormatError(f"metadata: {sentence(error)}; write the file again") from None
+        for task, signature in enumerate(found.inputs or [], 1):
+            problem = problem_with(signature or [])
+            if problem is not None:
+                raise FileFormatError(f"metadata: inputs of task {task}: {problem}; write the file again")
+        return found
 
     def of_task(self, task: int) -> Metadata:
         """The metadata of a network that holds this task alone."""

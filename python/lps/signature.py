@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lps.batch import assembled, named
 from lps.errors import DataError
+from lps.options import one_line
 from lps_kernels.calls import Inputs
 
 Size = Annotated[int, Meta(ge=1, lt=2**31)]
@@ -26,7 +27,7 @@ MOST_INPUTS = 64
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128, torch.complex64, torch.bool),
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
     )
 }
@@ -59,7 +60,7 @@ class Input:
     def __str__(self) -> str:
         """As in ``input_ids int64 [any]``."""
         sizes = ", ".join("any" if size is None else str(size) for size in self.sizes())
-        return f"{'' if self.name is None else f'{self.name} '}{self.dtype} [{sizes}]"
+        return f"{'' if self.name is None else f'{one_line(self.name)} '}{self.dtype} [{sizes}]"
 
 
 Signature = list[Input]
@@ -68,6 +69,18 @@ Signature = list[Input]
 def dtype_name(tensor: Tensor) -> str:
     """As in ``float32``."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def problem_with(signature: Signature) -> str | None:
+    """What contradicts itself in a signature that a file tells."""
+    names = [each.name for each in signature]
+    if len(set(names)) < len(names) and set(names) != {None}:
+        return "expected names that differ, or none"
+    if None in names and set(names) != {None}:
+        return "expected names for all of them, or for none"
+    if any(axis >= len(each.shape) for each in signature for axis in each.dynamic):
+        return "dynamic: expected axes of its shape"
+    return None
 
 
 def text_of(signature: Sequence[Input]) -> str:
@@ -85,7 +98,8 @@ def _seen(name: str | None, tensor: Tensor) -> Input:
     if dtype not in DTYPES:
         raise DataError(f"inputs: expected one of {', '.join(DTYPES)}, got {dtype}; convert them")
     low = high = 0
-    if not tensor.is_floating_point() and tensor.dtype != torch.bool and tensor.numel():
+    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if whole and tensor.numel():
         low, high = int(tensor.min()), int(tensor.max())
     return Input(dtype, list(tensor.shape[1:]), name, [], low, high)
 
@@ -138,6 +152,8 @@ def _random(kind: Input, examples: int, like: Tensor, generator: torch.Generator
     shape = (examples, *kind.shape)
     if kind.is_float:
         return torch.randn(shape, generator=generator, dtype=like.dtype).to(like.device)
+    if DTYPES[kind.dtype].is_complex:
+        return torch.randn(shape, generator=generator, dtype=DTYPES[kind.dtype]).to(like.device)
     low, high = (0, 1) if kind.dtype == "bool" else (kind.low, max(kind.low, kind.high))
     values = torch.randint(low, min(high + 1, 2**63 - 1), shape, generator=generator)
     rows = values.reshape(examples, -1)

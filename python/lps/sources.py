@@ -118,7 +118,9 @@ def source_of(data: Any, *, once: bool = False) -> Any:
     if isinstance(data, Sized) and hasattr(data, "__getitem__"):
         return Batches(data) if isinstance(data, list) and data and _is_batch(data[0]) else data
     if not isinstance(data, Iterable):
-        raise DataError(f"expected a data set, (inputs, labels) or an iterable of batches, got {type(data).__name__}")
+        raise DataError(
+            f"expected a data set with a length, (inputs, labels) or an iterable of batches, got {type(data).__name__}"
+        )
     if isinstance(data, Iterator) and not once:
         raise DataError(
             f"expected batches that can be gone through in every epoch, got a {type(data).__name__}, which is empty "
@@ -131,8 +133,10 @@ def _arrays_of(data: Any) -> Arrays | None:
     """Whole arrays of inputs and labels, in a pair or, by name, in a mapping."""
     if isinstance(data, Mapping) and any(isinstance(value, Tensor | np.ndarray) for value in data.values()):
         return Arrays(*as_batch(data))
-    pair = isinstance(data, tuple) and len(data) == 2 and _are_labels(data[1])
-    return Arrays(*data) if pair else None
+    if not (isinstance(data, tuple) and len(data) == 2):
+        return None
+    whole = isinstance(data[0], Tensor | np.ndarray | Mapping) or _are_labels(data[1])
+    return Arrays(*data) if whole else None  # else it may hold two examples
 
 
 def length(data: Any) -> int | None:

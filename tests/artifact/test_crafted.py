@@ -359,6 +359,7 @@ def huge_layer(*shape: int) -> Edit:
 
 
 LAYER = ("parts", 0, "layers", 0)
+FLOATS = {"dtype": "float32", "shape": [12]}  # of an input
 OWNER = "net/all/owner/1.weight"
 MASK = "net/2/mask/1.weight"
 
@@ -526,6 +527,16 @@ KINDS: dict[str, Edit] = {
     "an input shape of 2^31": setter("metadata", "input_shape", value=[2**31]),
     "an input shape as a fraction": setter("metadata", "input_shape", value=[12.5]),
     "an input shape of a million dimensions": setter("metadata", "input_shape", value=[1] * 10**6),
+    "inputs that are no list": setter("metadata", "inputs", value={"dtype": "float32", "shape": [12]}),
+    "inputs of no tensor": setter("metadata", "inputs", value=[[]]),
+    "inputs of a thousand tensors": setter("metadata", "inputs", value=[[FLOATS] * 1000]),
+    "inputs of a thousand tasks": setter("metadata", "inputs", value=[None] * 1000),
+    "an input of an unknown type": setter("metadata", "inputs", value=[[{**FLOATS, "dtype": "object"}]]),
+    "an input of size 0": setter("metadata", "inputs", value=[[{**FLOATS, "shape": [0]}]]),
+    "a dynamic axis that is none": setter("metadata", "inputs", value=[[{**FLOATS, "dynamic": [1]}]]),
+    "two inputs of one name": setter("metadata", "inputs", value=[[{**FLOATS, "name": "a"}] * 2]),
+    "an input with a name beside one without": setter("metadata", "inputs", value=[[FLOATS, {**FLOATS, "name": "a"}]]),
+    "whole numbers beyond 64 bits": setter("metadata", "inputs", value=[[{**FLOATS, "high": 2**63}]]),
     "an accuracy above 1": setter("metadata", "accuracy", value=[0.5, 0.5, 1.5]),
     "an accuracy of NaN": setter("metadata", "accuracy", value=[0.5, 0.5, Raw("NaN")]),
     "an accuracy of 1e999": setter("metadata", "accuracy", value=[0.5, 0.5, Raw("1e999")]),

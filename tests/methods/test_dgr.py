@@ -104,7 +104,8 @@ def test_images_are_replayed_in_their_shape() -> None:
 
 
 def test_another_shape_is_refused() -> None:
-    method = make()
+    """Although the network reads it."""
+    method = DGR(Lifelong(nn.Sequential(nn.Flatten(), *toy_mlp(norm=False, dropout=0)), 16), CONFIG, OWN)
     method.learn(TASKS[0])
     with pytest.raises(ConfigError, match=r"dgr: task clouds-2: expected inputs of the shape \[12\], .* got \[3, 4\]"):
         method.learn(toy_task(2, (3, 4)))

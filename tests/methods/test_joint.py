@@ -117,7 +117,7 @@ class _Loss:
     [
         (replace(TASKS[1], loss=_Loss()), r"joint: task clouds-2: expected .* the default loss, got a loss of its own"),
         (replace(TASKS[1], train=[]), "joint: task clouds-2: expected .* in lps.Arrays .* got list"),
-        (toy_task(2, shape=(3, 4)), r"joint: task clouds-2: expected inputs of the shape \[12\], .* got \[3, 4\]"),
+        (toy_task(2, shape=(3, 4)), r"joint: task clouds-2: expected inputs float32 \[12\], .* got float32 \[3, 4\]"),
     ],
 )
 def test_tasks_that_cannot_be_mixed_are_refused(task: Task, message: str) -> None:

@@ -302,9 +302,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         [(torch.zeros(3 + i % 2), 0) for i in range(8)],
         r"expected examples that fit into one batch, got \[3\] at entry 0 and \[4\] at entry 1; make tensors",
     ),
+    "labels as text": ((X, ["a"] * 40), "labels: expected a tensor or an array of numbers, got list"),
     "a generator": (((X, Y) for _ in range(3)), ".*, got a generator, which is empty after one; pass"),
-    "a number": (3, r"expected a data set, \(inputs, labels\) or an iterable of batches, got int"),
-    "nothing": (None, r"expected a data set, \(inputs, labels\) or an iterable of batches, got NoneType"),
+    "a number": (3, r"expected a data set with a length, \(inputs, labels\) or an iterable of batches, got int"),
+    "nothing": (None, r"expected a data set with a length, \(inputs, labels\) or an iterable of batches, got NoneType"),
     "text": (
         (np.array([["a"], ["b"]]), np.array([0, 1])),
         "inputs: expected a tensor or an array of numbers",

@@ -63,8 +63,8 @@ def use_signature(net: Lifelong, task: int, file: str | Path, given: str | None)
 @torch.no_grad()
 def random_inputs(net: Lifelong, task: int, signature: Signature, batch: int) -> Inputs:
     """Random inputs that the network can read, always the same; a kind that does not fit is refused."""
-    inputs = random_batch(signature, batch, net.like)
     try:
+        inputs = random_batch(signature, batch, net.like)
         net(inputs, task=task)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         reason = str(error).partition("\n")[0]

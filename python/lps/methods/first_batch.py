@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lps.batch import Batch, moved, named
 from lps.errors import DataError, LPSError, in_a_sentence
+from lps.partition import check_dtype
 from lps.signature import Signature, dtype_name, joined, seen, text_of
 from lps.sources import Arrays, batches, length
 from lps.task import Task, TaskData
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = 16  # that are tried of a data set; of ready-made batches, the first one
 ROWS_OF = 2**22  # numbers that are searched for NaN at a time
+MOST_SEARCHED = 2**27  # numbers of an array that is searched as a whole: half a second, and a memmap may be any size
 
 
 def check_examples(task: Task) -> None:
@@ -49,6 +51,8 @@ def try_first_batches(net: Lifelong, task: Task) -> Signature:
     No generator advances: what is drawn in learning does not depend on the trial.
     """
     found: Signature = []
+    for partition, _ in net.prunable():
+        check_dtype(partition.name, partition.w_bar)
     with _generators_kept(), net.keep_modes(), torch.no_grad():
         net.eval()
         for name, examples in _parts(task):
@@ -141,7 +145,8 @@ def of_the_task(task: Task, name: str) -> Iterator[None]:
 
 
 def _refuse_nan(inputs: Inputs) -> None:
-    for name, tensor in named(inputs):
+    for name, whole in named(inputs):
+        tensor = whole if whole.numel() <= MOST_SEARCHED else whole[:EXAMPLES]
         if not tensor.is_floating_point():
             continue
         rows = max(1, ROWS_OF // max(1, tensor[0].numel()))
