@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from tqdm import tqdm
 from tqdm.utils import disp_len
@@ -28,9 +27,9 @@ class Place(NamedTuple):
 class Bar(tqdm):  # type: ignore[type-arg] # it is generic in its stubs alone
     """Shows how many of a task's steps are done; ``place`` is asked whenever the line is drawn."""
 
-    def __init__(self, steps: int, place: Callable[[], Place]) -> None:
+    def __init__(self, steps: int, place: Callable[[], Place], file: TextIO) -> None:
         self.place = place
-        super().__init__(total=steps, file=sys.stdout, leave=False, dynamic_ncols=True)
+        super().__init__(total=steps, file=file, leave=False, dynamic_ncols=True)
 
     def __str__(self) -> str:
         """The line; one column is left free, as some terminals break a line that fills the last."""

@@ -45,7 +45,7 @@ class Progress(Listener):
         self.seen, self.epoch_begin = 0, perf_counter()
         if self.terminal:
             self.figures: tuple[str, ...] = ()
-            self.bar = Bar(steps, self._shown_place)
+            self.bar = Bar(steps, self._shown_place, sys.stdout)
 
     def resumed(self, place: Resumed) -> None:
         """Say where learning resumes."""
