@@ -130,3 +130,32 @@ except SystemExit:
 def test_there_is_one_version() -> None:
     assert lps.__version__ == lps_kernels.__version__ == metadata.version("learn-prune-share")
     assert re.fullmatch(r"\d+\.\d+\.\d+", lps_kernels.__version__)
+
+
+WITHOUT_UNIX = """
+import os, signal, sys
+import torch
+for name in ("fcntl", "resource"):
+    sys.modules[name] = None  # importing it fails
+del os.O_NONBLOCK, os.O_CLOEXEC, os.O_NOFOLLOW, signal.SIGHUP, os.sched_getaffinity
+import lps
+from torch import nn
+net = lps.Lifelong(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), 8)
+examples = lps.Arrays(torch.randn(32, 4), torch.arange(32) % 2)
+net.learn(lps.Task("task", 2, examples, examples), lps.LPSConfig(epochs=(1, 1, 1)))
+net.save("model.lps")
+again = lps.load("model.lps", nn.Sequential(nn.Linear(4, 8), nn.ReLU()))
+assert torch.equal(again.eval()(examples.inputs, task=1), net.eval()(examples.inputs, task=1))
+again.extract(1)(examples.inputs)
+from lps import train
+sys.exit(train.main(["--tasks", "1"]))
+"""
+
+
+def test_without_what_windows_lacks_a_network_learns_and_a_run_is_refused(tmp_path: Path) -> None:
+    """Windows itself is not tried: this leaves out, by name, what the package would use of other systems."""
+    line = [sys.executable, "-c", WITHOUT_UNIX]
+    done = subprocess.run(line, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].startswith("lps.train: output: this system lacks the locks"), done.stderr
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr

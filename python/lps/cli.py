@@ -8,14 +8,15 @@ share_cores()  # before anything loads torch
 
 import argparse
 import importlib
-import importlib.metadata
 import io
 import os
 import re
+import runpy
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import Field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
@@ -39,7 +40,6 @@ COMMANDS = {
     "infer": "classify arrays or images with one task of a file",
 }
 
-PACKAGE = "learn-prune-share"
 MOST_LETTERS = 600  # of a refusal; argparse repeats arguments of any length
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
@@ -256,10 +256,18 @@ def use_device(name: str, threads: int | None) -> torch.device:
     return device
 
 
+def _version() -> str:
+    """That of the code, without importing lps_kernels, which loads torch."""
+    found = find_spec("lps_kernels")
+    assert found is not None
+    assert found.origin is not None
+    return str(runpy.run_path(str(Path(found.origin).with_name("_version.py")))["__version__"])
+
+
 def main() -> int:
     """The console command."""
     parser = Parser("lps", "One network, many tasks, nothing forgotten. lps COMMAND --help lists a command's flags.")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {importlib.metadata.version(PACKAGE)}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     names = "{" + ",".join(COMMANDS) + "}"
     commands = parser.add_subparsers(dest="command", required=True, metavar=names, parser_class=argparse.ArgumentParser)
     for name, text in COMMANDS.items():

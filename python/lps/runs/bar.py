@@ -27,7 +27,7 @@ class Place(NamedTuple):
 class Bar(tqdm):  # type: ignore[type-arg] # it is generic in its stubs alone
     """Shows how many of a task's steps are done; ``place`` is asked whenever the line is drawn."""
 
-    def __init__(self, steps: int, file: TextIO, place: Callable[[], Place]) -> None:
+    def __init__(self, steps: int, place: Callable[[], Place], file: TextIO) -> None:
         self.place = place
         super().__init__(total=steps, file=file, leave=False, dynamic_ncols=True)
 

@@ -58,7 +58,7 @@ class Progress(Listener):
         self.seen, self.epoch_begin = 0, perf_counter()
         if self.terminal:
             self.figures: tuple[str, ...] = ()
-            self.bar = Bar(steps, self.file, self._shown_place)
+            self.bar = Bar(steps, self._shown_place, self.file)
 
     def resumed(self, place: Resumed) -> None:
         """Say where learning resumes."""
