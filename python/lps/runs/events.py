@@ -83,6 +83,11 @@ class Several(Listener):
         for listener in self.listeners:
             listener.step(phase, examples)
 
+    def skipped(self, steps: int) -> None:
+        """Tell each."""
+        for listener in self.listeners:
+            listener.skipped(steps)
+
     def row(self, row: Row) -> None:
         """Tell each."""
         for listener in self.listeners:
