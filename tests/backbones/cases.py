@@ -52,17 +52,7 @@ ROWS = {
 }
 
 # Why a cell is not passed, by row and column; a test holds that these cells fail and all others pass.
-WHY: dict[tuple[str, str], str] = {
-    **dict.fromkeys(
-        [(name, "autocast of the cut-out") for name in ("mobilenet", "convnext", "vit", "lstm")],
-        "The operators of cut-outs have no rule for autocast yet.",
-    ),
-    ("bert", "ONNX Runtime"): "The trial before an export uses random floats, which are no tokens, yet.",
-    **dict.fromkeys(
-        [(name, "commands") for name in ROWS],
-        "The commands run networks that this package makes alone; `--backbone` is yet to come.",
-    ),
-}
+WHY: dict[tuple[str, str], str] = {}
 
 
 def examples(name: str, task: int, seed: int = 0) -> tuple[Tensor, Tensor]:
