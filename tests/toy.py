@@ -44,7 +44,7 @@ def toy_convnet() -> nn.Sequential:
 def toy_net(*, pattern: str = "irregular", sharing: str = "elementwise", seed: int = 0) -> Lifelong:
     """The MLP as a lifelong network, its norms frozen after task 1."""
     torch.manual_seed(seed)
-    return Lifelong(toy_mlp(), features=16, pattern=pattern, sharing=sharing, norms="frozen")
+    return Lifelong(toy_mlp(), features=16, pattern=pattern, sharing=sharing, norms="frozen", quiet=True)
 
 
 def inputs_of(task: Task) -> Tensor:
