@@ -258,7 +258,7 @@ def contradiction(before: Settings, now: Settings, learnt: int, *, begun: bool =
     if now.tasks < learnt:
         return f"tasks: {learnt} are learnt already, got {now.tasks}; raise it or start another run"
     was, asked = _fixed(before), _fixed(now)
-    for name in {"method": None, **was, **asked}:  # whose options are others, so it is named first
+    for name in was | asked:
         if was.get(name) != asked.get(name):
             return f"{name}: it is {shown(was.get(name))} in this run, got {shown(asked.get(name))}; {remedy}"
     for task in range(1, min(learnt + begun, now.tasks) + 1):
@@ -273,7 +273,7 @@ def contradiction(before: Settings, now: Settings, learnt: int, *, begun: bool =
 def difference(before: Settings, now: Settings) -> str | None:
     """The first setting in which two whole runs differ, paths and speed aside; None if there is none."""
     was, asked = ({**_fixed(settings), **_of_all_tasks(settings)} for settings in (before, now))
-    for name in {"method": None, **was, **asked}:  # whose options are others, so it is named first
+    for name in was | asked:
         if was.get(name) != asked.get(name):
             return f"{name}: it is {shown(was.get(name))} in this run, got {shown(asked.get(name))}"
     return None
