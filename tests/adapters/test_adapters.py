@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import venv
@@ -84,3 +85,49 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_the_package_needs_none_of_them() -> None:
     code = "import sys, lps, lps.adapters.examples; sys.exit(any(m in sys.modules for m in ('avalanche', 'continuum')))"
     assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, check=False).returncode == 0
+
+
+# As torchvision's own _meta_registrations.py, whose operators are missing where its compiled part did not load.
+OF_ANOTHER_TORCH = 'import torch\n\ntorch.library.register_fake("torchvision::nms")(lambda *_: None)\n'
+TWICE = """
+import sys
+for _ in range(2):
+    try:
+        import lps.adapters.{name}
+    except Exception as error:
+        print(type(error).__name__, error)
+    sys.modules.pop("lps.adapters", None)
+"""
+
+
+@pytest.mark.parametrize("name", ["avalanche", "continuum"])
+def test_a_torchvision_of_another_torch_gets_one_sentence(name: str, tmp_path: Path) -> None:
+    """Whichever of the two libraries asks for it, and again when the import is tried again."""
+    folder = tmp_path / "torchvision"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(OF_ANOTHER_TORCH)
+    info = tmp_path / "torchvision-0.9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 0.9\n")
+    (tmp_path / "avalanche.py").write_text("import torchvision\n")
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE.format(name=name)],
+        env={**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(tmp_path), ENVIRONMENT["PYTHONPATH"]])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        beside = f"torchvision 0.9 cannot be imported beside torch {torch.__version__} "
+        assert line.startswith(f"ConfigError lps.adapters: {beside}")
+        assert "operator torchvision::nms does not exist" in line
+        assert "install the torchvision that was built for this torch" in line
+
+
+def test_without_torchvision_the_adapters_are_imported() -> None:
+    code = "import sys; sys.modules['torchvision'] = None\nimport lps.adapters.continuum"
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -306,7 +306,8 @@ def first_task_key(settings: Settings) -> str:
 
 def _fixed(settings: Settings) -> dict[str, object]:
     """Settings that must stay the same when a run is resumed, for all tasks: of those that the method reads."""
-    values = {**settings.flat(), "stream_seed": settings.source().seed}
+    # The method comes first: where it differs, so do its options, and it is what a refusal should name.
+    values = {"method": settings.method, **settings.flat(), "stream_seed": settings.source().seed}
     left_out = {*_MAY_CHANGE, *PER_TASK}
     method = METHODS[settings.method]
     return {name: value for name, value in values.items() if name not in left_out and is_read(name, method)}
