@@ -20,7 +20,7 @@ from lps.artifact.read import load_tensors
 from lps.data import cifar, notmnist, omniglot, rf, stream, svhn, tinyimagenet
 from lps.data.base import Raw
 from lps.data.files import read_file, read_idx, read_members
-from lps.data.inputs import ArrayFile, Form, ImageFile
+from lps.data.inputs import ArrayFile, Form, ImageFile, Named, NamedFile
 from lps.data.permuted import Permute
 from lps.data.trees import ZipTree
 from lps.errors import LPSError
@@ -38,6 +38,8 @@ _PLACE = tempfile.TemporaryDirectory(prefix="lps-fuzz-", dir="/dev/shm" if Path(
 FOLDER = Path(_PLACE.name)
 
 FLOATS = Form((12,), torch.float32, None)
+TOKENS = Form((None,), torch.int64, None)
+NAMED = Named({"ids": TOKENS, "mask": Form((None,), torch.int32, None)}, by_name=True)
 DIGITS = Form((64,), torch.float32, Raw((64,), (1, 8, 8), 16, Permute(None, 16)))
 RADIO = Form((2, 8), torch.float32, Raw((2, None), None, 255, rf.UnitPower(0, 8)))
 COLOUR = Form((3, 32, 32), torch.float32, None)
@@ -109,17 +111,18 @@ def _model(path: Path) -> None:
 def _npz(path: Path) -> None:
     refusable(lambda: rf.read(path, 2))
     refusable(lambda: rf.read_captures(path))
+    refusable(lambda: _first(NamedFile(path, NAMED)))
 
 
 LEARNT = [Learnt("t", 2, "ab")] * 2  # whose record is in the corpus
 
 
 def _npy(path: Path) -> None:
-    for form in (FLOATS, DIGITS, RADIO):
+    for form in (FLOATS, DIGITS, RADIO, TOKENS):
         refusable(lambda form=form: _first(ArrayFile(path, form)))  # type: ignore[misc]
 
 
-def _first(file: ArrayFile) -> None:
+def _first(file: ArrayFile | NamedFile) -> None:
     file.read(0, min(len(file), 64))
 
 

@@ -150,12 +150,14 @@ def seeds() -> dict[str, dict[str, bytes]]:
         "npz": {
             "radio": zipped(iq=iq, labels=np.arange(100, dtype=np.uint8) % 50),
             "captures": zipped(False, iq=np.zeros((2, 5, 2), np.int16), transmitter=np.zeros(2, np.uint8)),
+            "named": zipped(ids=np.arange(12).reshape(3, 4), mask=np.ones((3, 4), ">i4")),
         },
         "npy": {
             "floats": saved(np.zeros((3, 12), np.float32)),
             "columns": saved(np.asfortranarray(np.zeros((3, 12), ">f8"))),
             "digits": saved(np.zeros((3, 8, 8), np.uint8)),
             "radio": saved(np.zeros((3, 2, 8), np.uint8)),
+            "tokens": saved(np.arange(12, dtype=np.int32).reshape(3, 4)),
         },
         "image": {
             "rgb.png": picture("PNG", exif=exif),
