@@ -63,7 +63,15 @@ def test_the_paper_preset_is_table_one(
     assert (settings.tasks, settings.pattern) == (tasks, pattern)
     for task, alpha in enumerate(alphas, start=1):
         assert settings.of_task(task) == TaskConfig(
-            alpha=alpha, beta=beta, epochs=epochs, batch_size=128, lr=1e-3, schedule="constant", rho=1e-3
+            alpha=alpha,
+            beta=beta,
+            epochs=epochs,
+            batch_size=128,
+            lr=1e-3,
+            schedule="constant",
+            solver="admm",
+            pull="gradient",
+            rho=1e-3,
         )
 
 

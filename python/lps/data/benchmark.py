@@ -14,6 +14,8 @@ from lps.options import shown
 if TYPE_CHECKING:
     from lps.data.base import Raw, Stream
 
+# What all paper presets share: Eq. (13) to the letter.
+PAPER_SOLVER: dict[str, Any] = {"solver": "admm", "pull": "gradient"}
 # What all quick presets share: a falling learning rate, and a solver that arrives within a few epochs; with --solver
 # admm, the pull that does.
 QUICK: dict[str, Any] = {

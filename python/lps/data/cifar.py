@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lps.data.augment import crop_and_flip
 from lps.data.base import Examples, Network, Raw, Stream, classification_task, hold_out, of_classes, random
-from lps.data.benchmark import QUICK, Benchmark, Request
+from lps.data.benchmark import PAPER_SOLVER, QUICK, Benchmark, Request
 from lps.data.download import fetch
 from lps.data.files import (
     FETCH_AGAIN,
@@ -61,7 +61,13 @@ CIFAR100_NAMES = tuple(
 )
 
 # Table I of the paper.
-PAPER: dict[str, Any] = {"epochs": (200, 600, 200), "alpha": (0.5, 0.1), "beta": 0.92, "dropout": (0.25, 0.25, 0.5)}
+PAPER: dict[str, Any] = {
+    **PAPER_SOLVER,
+    "epochs": (200, 600, 200),
+    "alpha": (0.5, 0.1),
+    "beta": 0.92,
+    "dropout": (0.25, 0.25, 0.5),
+}
 
 _PIXELS = 3 * 32 * 32
 _SHEET = 100  # images stacked top to bottom in one sheet

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from lps.data.base import Examples, Network, Raw, Stream, classification_task, hold_out, random
-from lps.data.benchmark import Request
+from lps.data.benchmark import PAPER_SOLVER, Request
 from lps.task import Task
 
 DIGITS = tuple("0123456789")  # the names of the classes
 
 # Table I of the paper for permuted MNIST; batches of 128 and a constant learning rate of 1e-3 are the defaults.
-PAPER: dict[str, Any] = {"epochs": (30, 90, 30), "alpha": 0.1, "beta": 0.9, "dropout": 0.5}
+PAPER: dict[str, Any] = {**PAPER_SOLVER, "epochs": (30, 90, 30), "alpha": 0.1, "beta": 0.9, "dropout": 0.5}
 
 
 def permutation(seed: int, number: int, pixels: int) -> Tensor | None:

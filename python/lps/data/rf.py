@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lps.data.base import Examples, Network, Raw, Stream, classification_task, hold_out, of_classes, random
-from lps.data.benchmark import QUICK, Benchmark, Request
+from lps.data.benchmark import PAPER_SOLVER, QUICK, Benchmark, Request
 from lps.data.files import REPLACE, check_labels, missing, read_npz, unlike
 from lps.errors import ConfigError
 from lps.task import Task
@@ -26,7 +26,7 @@ TRAIN_WINDOWS, TEST_WINDOWS = 141, 55  # per transmitter
 NETWORK: Network = ("resnet50-1d", {"channels": 2})
 
 # Table I of the paper.
-_PAPER: dict[str, Any] = {"epochs": (20, 60, 20), "alpha": 0.2, "beta": 0.9, "pattern": "column"}
+_PAPER: dict[str, Any] = {**PAPER_SOLVER, "epochs": (20, 60, 20), "alpha": 0.2, "beta": 0.9, "pattern": "column"}
 # 1,269 windows per task: so few need small batches for enough steps. The network has running statistics, which must be
 # each task's own.
 _QUICK = {**_PAPER, **QUICK, "epochs": (2, 6, 2), "batch_size": 32, "window": 256, "norms": "per-task"}

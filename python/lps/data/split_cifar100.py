@@ -10,7 +10,7 @@ from typing import Any
 
 from lps.data import cifar
 from lps.data.base import Stream
-from lps.data.benchmark import QUICK, Benchmark, Request, one_of
+from lps.data.benchmark import PAPER_SOLVER, QUICK, Benchmark, Request, one_of
 from lps.errors import DataError
 from lps.options import one_line
 from lps.task import Task
@@ -36,7 +36,7 @@ def build(request: Request) -> Stream:
 
 # Not in the paper. The 200 epochs are those of Kang et al., "Forget-free Continual Learning with Winning Subnetworks",
 # 2022, divided among the phases as in the paper; the rest is the paper's for split CIFAR.
-_PAPER: dict[str, Any] = {"epochs": (40, 120, 40), "beta": 0.92, "dropout": (0.25, 0.25, 0.5)}
+_PAPER: dict[str, Any] = {**PAPER_SOLVER, "epochs": (40, 120, 40), "beta": 0.92, "dropout": (0.25, 0.25, 0.5)}
 
 BENCHMARK = Benchmark(
     build,

@@ -101,9 +101,9 @@ class LPSConfig:
         "admm", "", "how the weights of a task are found: the paper's ADMM, or straight-through", choices=SOLVERS
     )
     pull: Literal["gradient", "proximal"] = option(
-        "gradient",
+        "proximal",
         "",
-        "how ADMM pulls: Eq. (13) of the paper, which Adam normalises, or an exact proximal step after Adam's",
+        "how ADMM pulls: an exact proximal step after Adam's, or Eq. (13) of the paper, which Adam normalises",
         choices=PULLS,
     )
     rho: float = option(1e-3, "RHO", "penalty of ADMM at its start")
