@@ -49,6 +49,7 @@ def pretrain(network: nn.Module, inputs: Tensor, labels: Tensor) -> None:
 
 def main(folder: Path) -> None:
     """Pretrain, wrap, learn three tasks, and compare the first with one from random weights."""
+    folder.mkdir(parents=True, exist_ok=True)
     train, test = digits.load()
     x_train, x_test = train.inputs.float() / 16, test.inputs.float() / 16
     y_train, y_test = train.labels.long(), test.labels.long()

@@ -98,6 +98,7 @@ def resnet(width: int = 16) -> nn.Module:
 
 def main(folder: Path) -> None:
     """Make the images, learn the tasks, and answer from the one file."""
+    folder.mkdir(parents=True, exist_ok=True)
     images = folder / "images"
     make_images(images)
 

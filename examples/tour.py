@@ -23,6 +23,7 @@ from PIL import Image
 in_notebook = "ipykernel" in sys.modules
 given = [] if in_notebook else sys.argv[1:]
 folder = Path(given[0] if given else tempfile.mkdtemp(prefix="lps-tour-"))
+folder.mkdir(parents=True, exist_ok=True)
 
 
 def show(picture: Path) -> None:

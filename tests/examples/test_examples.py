@@ -45,30 +45,30 @@ def test_every_example_is_listed_and_tested() -> None:
 
 
 def test_a_resnet_on_images_in_folders(tmp_path: Path) -> None:
-    text = run("resnet_folders.py", tmp_path)
+    text = run("resnet_folders.py", tmp_path / "new")
     when_learnt, after = text.split("after all three tasks:")
     assert percentages(when_learnt) == percentages(after)
     assert min(percentages(text)) > 80, text
-    assert len(lps.load(tmp_path / "model.lps", backbone_of("resnet_folders", "resnet")).learnt) == 3
+    assert len(lps.load(tmp_path / "new" / "model.lps", backbone_of("resnet_folders", "resnet")).learnt) == 3
 
 
 def test_a_text_transformer(tmp_path: Path) -> None:
     if find_spec("transformers") is None:
         pytest.skip("transformers is not installed: pip install -c constraints.txt -e '.[examples]'")
-    text = run("text_transformer.py", tmp_path)
+    text = run("text_transformer.py", tmp_path / "new")
     assert min(percentages(text)) > 90, text
     assert text.endswith("the small blue owl loves a and: blue, owl, loves\n")
 
 
 def test_a_pretrained_backbone_gains_tasks(tmp_path: Path) -> None:
-    text = run("pretrained.py", tmp_path)
+    text = run("pretrained.py", tmp_path / "new")
     pretrained, at_random = percentages(text)[:3], percentages(text)[3:]
     assert sum(pretrained) > sum(at_random) + 3, text
     assert "the file answers with the same bits: True" in text
 
 
 def test_the_tour(tmp_path: Path) -> None:
-    text = run("tour.py", tmp_path)
+    text = run("tour.py", tmp_path / "new")
     pictures = [Path(path) for path in re.findall(r"^picture: (.*)$", text, re.MULTILINE)]
     assert {"tasks.png", "owners.png"} < {picture.name for picture in pictures}
     assert len(pictures) > 4
