@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from lps.errors import ConfigError
 from lps.frozen import check_still
-from lps.signature import Signature, dtype_name
+from lps.observed import dtype_name
+from lps.signature import Signature
 from lps.task import Learnt, Task
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from lps.errors import ConfigError, FileFormatError
+from lps.methods.lps.config import MAX_TASKS
 from lps.signature import MOST_INPUTS, Input, Signature, Size, problem_with
-from lps_kernels.owner import MAX_TASKS
 
 Count = Annotated[int, Meta(ge=1)]
 Accuracy = Annotated[float, Meta(ge=0, le=1)]

@@ -23,7 +23,7 @@ from lps.artifact.read import load
 from lps.artifact.write import checksum
 from lps.errors import FileFormatError, LPSError
 from lps.models import mlp
-from lps.signature import dtype_name
+from lps.observed import dtype_name
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn

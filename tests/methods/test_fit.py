@@ -13,7 +13,7 @@ from lps import Arrays, Lifelong, Listener, Task, load
 from lps.errors import ConfigError, DataError
 from lps.methods import METHODS
 from lps.methods.lps.method import LPS
-from lps.signature import seen
+from lps.observed import seen
 from lps.sources import batches
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits

@@ -268,7 +268,7 @@ class Broken(Logger):
 
 def test_a_tool_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is left out after a sentence, and the others go on; a full disk is the run's problem."""
-    monkeypatch.setitem(LOGGERS, "broken", Broken)
+    monkeypatch.setitem(LOGGERS._homes, "broken", f"{__name__}:Broken")
     names = ("broken", "tensorboard")
     loggers = Loggers(names, Start(tmp_path, {}, 0))
     loggers.add({"loss": 1.0}, 1)

@@ -76,7 +76,7 @@ def _all_of(terminal: int) -> str:
 def test_a_bar_on_a_terminal() -> None:
     shown = on_a_terminal(lambda: toy_net().learn(toy_task(1), QUICK))
     assert "task 1 clouds-1" in shown
-    assert "%|" in shown, "a bar"
+    assert "% |" in shown, "a bar"
     assert "\rtask 1 clouds-1  learnt in " in shown
 
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from lps.errors import FileFormatError
 from lps.metadata import sentence
+from lps.observed import dtype_name
 from lps.options import shown
 from lps.partition import MOST_EXCLUDED
-from lps.signature import dtype_name
 from lps_kernels.ops.bits import packed_size
 
 FORMAT = "learn-prune-share"

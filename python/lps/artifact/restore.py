@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lps.artifact.layout import METHOD, Form, Manifest, Part, TaskEntry, belongs_to, compare, form, refuse
-from lps.signature import dtype_name
+from lps.observed import dtype_name
 from lps.task import Head, Learnt
 from lps_kernels.owner import MAX_TASKS
 

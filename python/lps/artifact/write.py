@@ -39,9 +39,9 @@ from lps.artifact.layout import (
 from lps.errors import ConfigError, FileFormatError, in_a_sentence
 from lps.metadata import Metadata
 from lps.models import Architecture
+from lps.observed import dtype_name
 from lps.partition import Partition
 from lps.reading import MOST_HEADER, MOST_TENSORS
-from lps.signature import dtype_name
 from lps_kernels import __version__, pack_bits, unpack_bits
 from lps_kernels.owner import TASK_BITS
 

@@ -20,8 +20,9 @@ from lps.data.inputs import Form, Forms, ImageFile, InputFile, Named, input_batc
 from lps.deploy.extraction.trace import argument_names
 from lps.errors import ConfigError, escaped
 from lps.lifelong import Lifelong
+from lps.observed import dtype_of
 from lps.options import one_line
-from lps.signature import DTYPES, Signature
+from lps.signature import Signature
 
 # Of one example: input, index, class, its name if the classes have names, probability, and with more classes class2,
 # class_name2, probability2, ...; None where the network has no answer.
@@ -39,7 +40,7 @@ def open_files(net: Lifelong, task: int, signature: Signature, paths: Iterable[s
 def form_of(net: Lifelong, task: int, signature: Signature) -> Forms:
     """What files must hold: an array, or in an .npz file several by the names of the inputs."""
     like, raw_form = net.like.dtype, _raw_form(net, task)
-    forms = [Form(kind.sizes(), like if kind.is_float else DTYPES[kind.dtype], raw_form) for kind in signature]
+    forms = [Form(kind.sizes(), like if kind.is_float else dtype_of(kind), raw_form) for kind in signature]
     if len(forms) == 1 and signature[0].name is None:
         return forms[0]
     return Named(dict(zip(argument_names(signature), forms, strict=True)), signature[0].name is not None)

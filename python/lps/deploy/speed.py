@@ -14,8 +14,9 @@ from lps.data.inputs import InputFile, input_batches
 from lps.deploy.trial import checked_difference, random_inputs
 from lps.errors import escaped
 from lps.lifelong import Lifelong
+from lps.observed import seen
 from lps.runs.progress import columns
-from lps.signature import Signature, seen, text_of
+from lps.signature import Signature, text_of
 from lps_kernels.calls import Inputs
 
 # Calls of each network: as many as fit into the time, within these bounds; after 5000 the figures no longer change.

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from lps.errors import ConfigError, LPSError
 from lps.lifelong import Lifelong
-from lps.signature import Input, Signature, dtype_name, numbers_of, random_batch, text_of
+from lps.observed import dtype_name, random_batch
+from lps.signature import Input, Signature, numbers_of, text_of
 from lps_kernels.calls import Inputs
 
 # Largest difference to the network in the file, as a share of its largest logit, in steps (eps) of the dtype. Other

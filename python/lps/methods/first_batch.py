@@ -17,8 +17,9 @@ from torch import Tensor
 
 from lps.batch import Batch, moved, named
 from lps.errors import DataError, LPSError, in_a_sentence
+from lps.observed import dtype_name, joined, seen
 from lps.partition import check_dtype
-from lps.signature import Signature, dtype_name, joined, seen, text_of
+from lps.signature import Signature, text_of
 from lps.sources import Arrays, batches, length
 from lps.task import Task, TaskData
 from lps_kernels.calls import Inputs

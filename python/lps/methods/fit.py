@@ -23,10 +23,11 @@ from lps.batch import Batch, mapped, moved, tensors_of
 from lps.errors import ConfigError, DataError, DivergedError, FileFormatError, StoppedError, in_a_sentence
 from lps.methods.first_batch import check_labels, of_the_task
 from lps.methods.schedule import learning_rate
+from lps.observed import joined, seen
 from lps.options import shown
 from lps.runs.checkpoint import Checkpoint, fitting, number_of
 from lps.runs.events import Listener, Resumed, Row, TaskReport
-from lps.signature import Signature, joined, seen
+from lps.signature import Signature
 from lps.sources import Arrays, batches, is_foreign
 from lps.task import Task
 from lps_kernels.calls import Inputs

@@ -23,7 +23,8 @@ from lps.methods.base import Method
 from lps.methods.dense import DenseLearner
 from lps.methods.fit import Fit, Phase
 from lps.methods.options import READS
-from lps.signature import Signature, seen, text_of
+from lps.observed import seen
+from lps.signature import Signature, text_of
 from lps.sources import Arrays, length, steps_per_epoch
 from lps.task import Task
 from lps_kernels.calls import Inputs

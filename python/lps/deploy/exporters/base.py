@@ -20,7 +20,8 @@ from lps.batch import picked
 from lps.deploy.extraction.trace import argument_names
 from lps.deploy.trial import checked_difference, random_inputs
 from lps.lifelong import Lifelong
-from lps.signature import Input, Signature, dtype_name
+from lps.observed import dtype_name
+from lps.signature import Input, Signature
 from lps.task import Learnt
 from lps_kernels.calls import Inputs, arguments
 from lps_kernels.cutout import Cutout

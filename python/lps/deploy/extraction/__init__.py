@@ -29,7 +29,8 @@ from lps.deploy.extraction.trace import (
     trace,
     trial_input,
 )
-from lps.signature import Signature, dtype_name
+from lps.observed import dtype_name
+from lps.signature import Signature
 from lps_kernels.calls import call
 from lps_kernels.cutout import Cutout, LayerSummary, TaskNetwork
 

@@ -18,7 +18,8 @@ from torch import Tensor, fx, nn
 from torch.fx.node import Target
 
 from lps.batch import mapped, tensors_of
-from lps.signature import Signature, numbers_of, random_batch, text_of
+from lps.observed import random_batch
+from lps.signature import Signature, numbers_of, text_of
 from lps_kernels.calls import Inputs, call
 
 IDENTITIES = (
