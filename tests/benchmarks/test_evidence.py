@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,6 +105,13 @@ def test_a_document_without_sections_is_refused(tmp_path: Path) -> None:
 def test_what_was_not_run_is_said_to_be_so(tmp_path: Path) -> None:
     assert {content(section, tmp_path) for section in SECTIONS[1:]} == {evidence.NOT_RUN}
     assert all(isinstance(figure, Figure | Skipped) for figure in evidence_figures())
+
+
+def test_the_page_of_all_committed_runs_is_made_as_their_readme_says(tmp_path: Path) -> None:
+    (line,) = re.findall(r"`(python -m lps\.report [^`]*)`", (ROOT / "results" / "README.md").read_text())
+    command = line.replace("python", sys.executable, 1).replace("report.html", str(tmp_path / "report.html"))
+    subprocess.run(command, shell=True, cwd=ROOT, check=True, timeout=300)
+    assert f"{len(SETS)} sets of runs" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("name", SETS)

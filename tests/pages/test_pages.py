@@ -22,6 +22,7 @@ from lps.pages.collect import collect, sections
 from lps.pages.owners import png_address, reuse
 from lps.pages.page import make_page
 from lps.pages.svg import COLOURS, MARKS, Axis, around
+from lps.pages.training import read_log
 from lps.paper import Row
 from PIL import Image
 
@@ -129,6 +130,21 @@ def test_a_sweep_has_a_line_per_pattern(sweep: Path) -> None:
 def test_runs_alone_are_told_apart_by_their_directories(runs: Path) -> None:
     (group,) = collect([runs / "lps-seed0", runs / "lps-seed1", runs / "finetune-seed0"])
     assert sorted(group.report.rows) == ["finetune", "lps (lps-seed0)", "lps (lps-seed1)"]
+
+
+def test_many_sets_have_a_title_of_one_line(runs: Path, sweep: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "lps-seed0", tmp_path / "third" / "beta=0.5-seed0")
+    page, _ = make_page(collect([runs, sweep]))
+    assert page.count("sets of runs</h1>") == 0
+    page, _ = make_page(collect([runs, sweep, tmp_path / "third"]))
+    assert "<h1>3 sets of runs</h1>" in page
+
+
+def test_the_axis_of_a_log_reaches_to_the_end_of_the_last_task(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text(
+        "task,step,event,accuracy\n1,10,epoch,0.5\n1,20,epoch,0.6\n2,10,epoch,0.7\n2,30,task,\n"
+    )
+    assert read_log(tmp_path).begins == [(0.0, "task 1"), (20.0, "task 2"), (50.0, "")]
 
 
 def test_what_a_directory_is_called_cannot_become_code(runs: Path, tmp_path: Path) -> None:

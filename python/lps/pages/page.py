@@ -20,6 +20,7 @@ from lps_kernels import __version__
 
 OPEN = 2  # so many figures of a section are seen at once; the others are unfolded by a click
 ON_ONE_PAGE = 8  # figures of a section that need no folding
+IN_TITLE = 2  # so many titles of sets stand in the page's own; of more their number
 
 
 def data_of(figure: Figure) -> str:
@@ -32,7 +33,8 @@ def data_of(figure: Figure) -> str:
 def make_page(sets: Sequence[Set]) -> tuple[str, list[Figure]]:
     """The page, and the figures in it."""
     found = [(group, sections(group)) for group in sets]
-    title = "; ".join(dict.fromkeys(group.title for group in sets))
+    titles = list(dict.fromkeys(group.title for group in sets))
+    title = "; ".join(titles) if len(titles) <= IN_TITLE else f"{len(sets)} sets of runs"
     rules, script = colour_rules() + _resource("page.css"), _resource("page.js")
     body = "".join(part for group, parts in found for part in _set(group, parts))
     links = "".join(f'<li><a href="#{group.name}">{escape(group.title)}</a></li>' for group, _ in found)

@@ -19,7 +19,7 @@ MOST_POINTS = 300  # of a line: more cannot be told apart in a picture
 
 @dataclass(frozen=True)
 class Log:
-    """The values of metrics.csv over the steps of the whole run, and where each task begins."""
+    """The values of metrics.csv over the steps of the whole run, and where each task begins and the last one ends."""
 
     accuracy: list[tuple[float, float]]
     primal: list[tuple[float, float]]
@@ -43,6 +43,8 @@ def read_log(path: Path) -> Log:
         _add(log.accuracy, before + step, row.get("accuracy") if row.get("event") == "epoch" else None)
         for name, line in (("primal", log.primal), ("dual", log.dual)):
             _add(line, before + step, row.get(name) if row.get("event") == "projection" else None)
+    if log.begins:  # the axis reaches to the end, so that the last task has room for its name
+        log.begins.append((before + last, ""))
     return log
 
 
