@@ -12,18 +12,25 @@ from torch import Tensor, nn
 from lps.errors import ConfigError
 from lps.frozen import check_still
 from lps.observed import dtype_name
+from lps.partition import rounded
 from lps.signature import Signature
 from lps.task import Learnt, Task
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
 
+# What a learnt task is rounded to, by the name of the setting ``store``.
+ROUNDING = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+
 
 class Draft:
     """One more task of a network, not yet committed; made by :meth:`lps.Lifelong.transaction`.
 
-    ``number`` is the task's number, counted from 1.
+    ``number`` is the task's number, counted from 1. With ``rounding`` its weights and its head are rounded to this dtype
+    when it is committed, and keep their own.
     """
+
+    rounding: torch.dtype | None = None
 
     def __init__(self, net: Lifelong) -> None:
         self._net = net
@@ -73,8 +80,10 @@ class Draft:
         """
         self._check_can_commit()
         with torch.no_grad():
+            for parameter in self._net.heads[-1].parameters():
+                parameter.copy_(rounded(parameter, self.rounding))
             for (partition, _), v, share in zip(self._net.prunable(), values, spent, strict=True):
-                partition.commit(v)
+                partition.commit(v, self.rounding)
                 partition.spent = share
         self._complete(signature)
         self._net.learnt.append(self._learnt(task))

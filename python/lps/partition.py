@@ -43,6 +43,19 @@ def is_sound(tensor: Tensor, *, infinite: bool = False) -> bool:
     return not any((part.isnan() if infinite else ~part.isfinite()).any() for (part,) in parts(tensor))
 
 
+def rounded(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """The nearest values that this dtype has, in the tensor's own; refuses finite values too large for it."""
+    if dtype is None or not tensor.is_floating_point():
+        return tensor
+    near = tensor.to(dtype).to(tensor.dtype)
+    if not is_sound(near.contiguous()) and is_sound(tensor.contiguous()):
+        largest = torch.finfo(dtype).max
+        raise ConfigError(
+            f"store: expected weights of at most {largest:g}, got {float(tensor.abs().max()):g}; use bf16"
+        )
+    return near
+
+
 class PartitionState(NamedTuple):
     """The state of a partition before a task: references, not copies."""
 
@@ -109,8 +122,10 @@ class Partition(nn.Module):
         """Say which coordinates the task being learnt keeps: true in a tensor of the weight's shape."""
         self.owner.copy_((self.owner & TASK_BITS) | kept.to(torch.uint8) * KEPT_BIT)
 
-    def commit(self, v: Tensor) -> None:
+    def commit(self, v: Tensor, rounding: torch.dtype | None = None) -> None:
         """Add a task: it owns the kept free coordinates, with their values, and its mask is the kept owned ones.
+
+        With ``rounding`` the values are rounded to those that this dtype has.
 
         The old tensors are replaced, not changed: :meth:`go_back` needs them.
         """
@@ -119,7 +134,7 @@ class Partition(nn.Module):
         tensors = (v, self.w_bar, self.owner, new_w_bar, new_owner)
         for value, w_bar, owner, to_w_bar, to_owner in parts(*tensors):
             kept, free = is_kept(owner), free_coordinates(owner)
-            to_w_bar.copy_(torch.where(free, torch.where(kept, value, 0), w_bar))
+            to_w_bar.copy_(torch.where(free, rounded(torch.where(free & kept, value, 0), rounding), w_bar))
             to_owner.copy_(torch.where(free & kept, self.tasks + 1, owner & TASK_BITS))
         self.w_bar, self.owner = new_w_bar, new_owner
         self.add_task(mask)

@@ -324,7 +324,11 @@ def test_a_damaged_manifest_is_named(whole: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("code", "rans", "tensor net/2/mask/1.weight: expected the code raw, got 'rans'; update the package"),
+        (
+            "code",
+            "rans",
+            "tensor net/2/mask/1.weight: expected the code raw, deflate, float32, float64, got 'rans'; update the package",
+        ),
         ("sha256", "0" * 64, "tensor net/2/mask/1.weight, which belongs to task 2, is damaged"),
         ("dtype", "int8", "expected tensor net/2/mask/1.weight to be int8 [3], got uint8 [3]"),
         ("shape", [4], "expected tensor net/2/mask/1.weight to be uint8 [4], got uint8 [3]"),

@@ -309,11 +309,11 @@ def test_an_error_in_any_validation_leaves_no_trace(passes: int) -> None:
 def test_an_interrupted_commit_leaves_no_trace(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     net, commit, calls = toy_net(), Partition.commit, []
 
-    def interrupted(self: Partition, v: Tensor) -> None:
+    def interrupted(self: Partition, v: Tensor, rounding: torch.dtype | None) -> None:
         calls.append(self)
         if len(calls) == at:
             raise KeyboardInterrupt
-        commit(self, v)
+        commit(self, v, rounding)
 
     untouched = toy_net()
     for number in (1, 2):

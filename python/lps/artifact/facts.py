@@ -53,7 +53,7 @@ class NetworkFacts:
 def facts_of(net: Lifelong) -> NetworkFacts:
     """All that is known of a network and its learnt tasks."""
     sizes: Counter[str] = Counter()
-    for name, tensor in tensors_of(net):
+    for name, (tensor, _) in tensors_of(net):
         sizes[belongs_to(name)] += tensor.nbytes
     shares, densities = capacity(net), density(net)
     accuracies = net.metadata.accuracy or []

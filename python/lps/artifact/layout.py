@@ -29,7 +29,6 @@ METHOD = "lps"
 PART = "net"  # the one network of the method lps; other methods may have several
 CHECKSUM = "checksum"  # the tensor with the sha256 of the manifest, which holds that of every other tensor
 EVERY_TASK = "all tasks"  # whose a tensor is that is not one task's
-CODES = ("raw",)  # how the bytes of a tensor may be coded
 
 # What a tensor may be; every reader of the format has to know these.
 DTYPES = (

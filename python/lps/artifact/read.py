@@ -13,10 +13,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from lps.artifact.bits import from_planes, unpacked
+from lps.artifact.bits import count_cells, from_cells, from_planes, unpacked
+from lps.artifact.codes import DEFLATE, check_code, inflated, widened
 from lps.artifact.layout import (
     CHECKSUM,
-    CODES,
     EVERY_TASK,
     Manifest,
     Names,
@@ -46,6 +46,7 @@ from lps.reading import open_regular, safetensors_header, size_of
 from lps.skeleton import Skeleton
 from lps.task import Head
 from lps_kernels import pack_bits, unpack_bits
+from lps_kernels.ops.bits import packed_size
 
 Heads = Head | Mapping[int, Head]
 Backbone = nn.Module | str | None  # None if the file tells; where it is not known, how to get it
@@ -156,9 +157,10 @@ def _checked(
     expected = {name: str(stored) for name, stored in manifest.tensors.items()}
     compare("tensor", expected, {name: form(tensor) for name, tensor in tensors.items()})
     for name, stored in manifest.tensors.items():
-        if stored.code not in CODES:
-            refuse(f"tensor {name}: expected the code {', '.join(CODES)}, got {stored.code!r:.60}; update the package")
-        if sha256(tensors[name]) == stored.sha256:
+        check_code(name, tensors[name], stored.code)
+        whole = sha256(tensors[name]) == stored.sha256
+        tensors[name] = widened(tensors[name], stored.code)
+        if whole:
             continue
         if damaged is not None and belongs_to(name) != EVERY_TASK:
             damaged.append(name)
@@ -188,9 +190,13 @@ def _restored(
         # First without memory: a few bytes can name a network of many gigabytes, which is then not the file's.
         with torch.device("meta"), warnings.catch_warnings(action="ignore"):  # of pretrained values that are not copied
             _wrapped(part, _create(part))
-    owners = _read_owners(part, len(tasks), tensors)
+    streams = {name for name, stored in manifest.tensors.items() if stored.code == DEFLATE}
+    owners = _read_owners(part, len(tasks), tensors, streams)
     owned = {name: torch.bincount(owner, minlength=len(tasks) + 1).tolist()[1:] for name, owner in owners.items()}
-    compare("tensor", expected_tensors(part, tasks, owned), {name: form(tensor) for name, tensor in tensors.items()})
+    expected = expected_tensors(part, tasks, owned)
+    forms = {name: form(tensor) for name, tensor in tensors.items()}
+    # How many bytes a stream has says nothing; those in it are counted where they are needed.
+    compare("tensor", expected, forms | {name: expected[name] for name in streams & expected.keys()})
     if isinstance(backbone, str):
         backbone = _skeleton(part, backbone)
     net = _wrapped(part, _create(part) if backbone is None else backbone)
@@ -204,7 +210,7 @@ def _restored(
     names = Names(part.name)
     _check_values(_buffers(net, made, names), tensors, damaged or ())
     for (partition, _), layer in zip(net.prunable(), part.layers, strict=True):
-        _fill(partition, owners.pop(layer.name), tensors, names, len(tasks), damaged or ())
+        _fill(partition, owners.pop(layer.name), tensors, streams, names, len(tasks), damaged or ())
         partition.spent, partition.init_std = layer.spent, layer.init_std
     # A backbone that was given is untouched up to here.
     _write_common(net, tensors, names)
@@ -243,13 +249,17 @@ def _buffers(net: Lifelong, heads: Sequence[nn.Module], names: Names) -> set[str
     return found
 
 
-def _read_owners(part: Part, tasks: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _read_owners(part: Part, tasks: int, tensors: Mapping[str, Tensor], streams: Container[str]) -> dict[str, Tensor]:
     """The flat owner map of every layer."""
     owners = {}
     for layer in part.layers:
         name, size = Names(part.name).owner(layer.name), prod(layer.shape)
-        planes = check_form(tensors, name, owner_form(size, tasks))
-        owners[layer.name] = from_planes(name, planes, size, tasks)
+        if name in streams:
+            cells = inflated(name, tensors[name], count_cells(size, tasks))
+            owners[layer.name] = from_cells(name, cells, size, tasks)
+        else:
+            planes = check_form(tensors, name, owner_form(size, tasks))
+            owners[layer.name] = from_planes(name, planes, size, tasks)
     return owners
 
 
@@ -292,6 +302,7 @@ def _fill(
     partition: Partition,
     owner: Tensor,
     tensors: Mapping[str, Tensor],
+    streams: Container[str],
     names: Names,
     tasks: int,
     damaged: Container[str],
@@ -309,8 +320,11 @@ def _fill(
         if task > 1:  # task 1 has nothing to reuse
             name = names.mask(task, layer)
             size = int(earlier.count_nonzero())
-            bits = unpack_bits(tensors[name], [size]) if name in damaged else unpacked(name, tensors[name], size)
-            reused.masked_scatter_(earlier, bits)
+            if name not in damaged:
+                bits = inflated(name, tensors[name], packed_size(size)) if name in streams else tensors[name]
+                reused.masked_scatter_(earlier, unpacked(name, bits, size))
+            elif name not in streams:  # of a damaged one all that can be saved
+                reused.masked_scatter_(earlier, unpack_bits(tensors[name], [size]))
         partition.add_task(pack_bits(reused).to(device))
         earlier |= own
 

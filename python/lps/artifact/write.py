@@ -14,7 +14,8 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
 from lps.artifact.atomic import write_atomically
-from lps.artifact.bits import to_planes
+from lps.artifact.bits import to_cells, to_planes
+from lps.artifact.codes import RAW, deflated, narrowed
 from lps.artifact.layout import (
     BEFORE_FROZEN,
     CHECKSUM,
@@ -48,13 +49,16 @@ from lps_kernels.owner import TASK_BITS
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
 
+Coded = tuple[Tensor, str]  # bytes of a tensor, and how they give it
+
 
 def save(net: Lifelong, path: Path) -> None:
     """Write all tasks of a network into one file, atomically: a failure leaves an existing file as it was."""
     _check(net)
-    tensors = dict(tensors_of(net))
+    coded = dict(tensors_of(net))
     stored = {
-        name: Stored(dtype_name(tensor), list(tensor.shape), "raw", sha256(tensor)) for name, tensor in tensors.items()
+        name: Stored(dtype_name(tensor), list(tensor.shape), code, sha256(tensor))
+        for name, (tensor, code) in coded.items()
     }
     if len(stored) >= MOST_TENSORS:
         raise ConfigError(f"save: expected fewer than {MOST_TENSORS:,} tensors in a file, got {len(stored):,}")
@@ -66,7 +70,7 @@ def save(net: Lifelong, path: Path) -> None:
         raise ConfigError(f"save: {in_a_sentence(error)}") from None
     if 2 * len(text) > MOST_HEADER:  # escaped, and the tensors' entries of the header beside it
         raise ConfigError(f"save: expected at most {MOST_HEADER // 2:,} bytes of names and metadata, got {len(text):,}")
-    tensors[CHECKSUM] = checksum(text)
+    tensors = {CHECKSUM: checksum(text), **{name: tensor for name, (tensor, _) in coded.items()}}
     # As bytes in memory and not straight to disk: Python's own writing tells a full disk from a missing directory.
     write_atomically(path, to_safetensors(tensors, metadata={"manifest": text}))
 
@@ -148,34 +152,34 @@ def _check(net: Lifelong) -> None:
             raise ConfigError(f"save: {name}: expected one of {known}, got {dtype_name(tensor)}")
 
 
-def tensors_of(net: Lifelong) -> Iterator[tuple[str, Tensor]]:
-    """All tensors of the file but the checksum, on the CPU, in memory of their own."""
+def tensors_of(net: Lifelong) -> Iterator[tuple[str, Coded]]:
+    """All tensors of the file but the checksum, each with its code, on the CPU, in memory of their own."""
     names = Names(PART)
     for partition, _ in net.prunable():
         yield from _layer_tensors(names, partition, len(net.learnt))
     # Copies, because safetensors refuses tensors that share memory, as a buffer and a view of it do.
     for name, tensor in net.common_tensors():
         if name not in net.private_names:
-            yield names.common(name), _copied(tensor)
+            yield names.common(name), (_copied(tensor), RAW)
     for task, head in enumerate(net.heads, 1):
         for name, tensor in net.private_of(task).items():
-            yield names.private(task, name), _copied(tensor)
+            yield names.private(task, name), (_copied(tensor), RAW)
         for name, tensor in head.state_dict().items():
-            yield names.head(task, name), _copied(tensor)
+            yield names.head(task, name), narrowed(_copied(tensor))
 
 
-def _layer_tensors(names: Names, partition: Partition, tasks: int) -> Iterator[tuple[str, Tensor]]:
+def _layer_tensors(names: Names, partition: Partition, tasks: int) -> Iterator[tuple[str, Coded]]:
     """One layer of n weights; all its tensors are in the order of coordinates, rows first."""
     layer, w_bar = partition.name, partition.w_bar.cpu().flatten()
     owner = (partition.owner & TASK_BITS).cpu().flatten()
-    yield names.owner(layer), to_planes(owner, tasks)
+    yield names.owner(layer), deflated(to_cells(owner, tasks), to_planes(owner, tasks))
     earlier = torch.zeros_like(owner, dtype=torch.bool)
     for task in range(1, tasks + 1):
         own = owner == task
-        yield names.values(task, layer), w_bar[own]
+        yield names.values(task, layer), narrowed(w_bar[own])
         if task > 1:
-            mask = unpack_bits(partition.mask(task).cpu(), owner.shape)
-            yield names.mask(task, layer), pack_bits(mask[earlier])
+            mask = pack_bits(unpack_bits(partition.mask(task).cpu(), owner.shape)[earlier])
+            yield names.mask(task, layer), deflated(mask, mask)
         earlier |= own
 
 

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lps.draft import Draft
+from lps.draft import ROUNDING, Draft
 from lps.errors import CapacityError, ConfigError, FileFormatError
 from lps.methods.first_batch import check_examples, try_first_batches
 from lps.methods.fit import Fit, Learner, Phase
-from lps.methods.options import MOST_METHODS_USE, Reads
+from lps.methods.lps.config import LPSConfig
+from lps.methods.options import OWNERS_USE, Reads
 from lps.names import check_new_name
 from lps.runs.checkpoint import Checkpoint
 from lps.runs.events import Listener, TaskReport
@@ -29,7 +30,7 @@ from lps_kernels.owner import MAX_TASKS
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
-    from lps.methods.lps.config import LPSConfig, TaskConfig
+    from lps.methods.lps.config import TaskConfig
 
 
 class TaskLearner(Learner, Protocol):
@@ -62,8 +63,8 @@ class Method(ABC):
         norms = self.reads.norms
         if norms not in (None, net.norms):
             raise ConfigError(f"{self.name}: expected a network made with norms={norms!r}, got {net.norms!r}")
-        for name in MOST_METHODS_USE - self.reads.uses:
-            if getattr(config, name) is not None:
+        for name in OWNERS_USE - self.reads.uses:
+            if getattr(config, name) != getattr(LPSConfig, name):
                 raise ConfigError(f"{name}: {self.name} does not use it; leave it out")
         self.net, self.config = net, config
         self.own: Any = self.reads.options() if own is None else own
@@ -124,6 +125,7 @@ class Method(ABC):
             belongs_to = self.belongs_to(task, config)
             signature = try_first_batches(net, task)
             draft.restore_all()
+            draft.rounding = ROUNDING[config.store]
             if self.takes_one_tensor and (len(signature) > 1 or signature[0].name is not None):
                 raise ConfigError(
                     f"task {task.name}: {self.name} expects inputs in one tensor, got {text_of(signature)}"
@@ -141,6 +143,8 @@ class Method(ABC):
             finally:
                 learner.close()
             learner.commit(task, fit)
+            if draft.rounding is not None:
+                report.accuracy = validation_accuracy(net, number, task)
             net.metadata.add_validation(number, report.accuracy)
         net.eval()  # as `load` leaves it: in training mode, dropout would answer at random
         return report

@@ -19,6 +19,9 @@ EVERY_METHOD_USES = frozenset({"epochs", "batch_size", "lr", "schedule", "seed",
 # Settings that a method reads unless it says otherwise; given to one that does not, they are refused.
 MOST_METHODS_USE = frozenset({"clip_norm", "patience"})
 
+# What methods read whose tasks own weights of their own, which are rounded once and never change again.
+OWNERS_USE = MOST_METHODS_USE | {"store"}
+
 Width = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
@@ -142,13 +145,14 @@ READS = {
     "lps": Reads(
         uses=frozenset(
             {"alpha", "beta", "solver", "pull", "rho", "rho_levels", "share_cost", "reserve"}
-            | {"pattern", "sharing", "fill_last", "clip_norm", "patience"}
+            | {"pattern", "sharing", "fill_last"}
         )
+        | OWNERS_USE
     ),
-    "packnet": Reads(uses=frozenset({"alpha", "reserve", "pattern", "fill_last", "clip_norm", "patience"})),
-    "clnp": Reads(CLNPOptions, norms="per-task"),
-    "wsn": Reads(ShareOption),
-    "supsup": Reads(ShareOption),
+    "packnet": Reads(uses=frozenset({"alpha", "reserve", "pattern", "fill_last"}) | OWNERS_USE),
+    "clnp": Reads(CLNPOptions, OWNERS_USE, norms="per-task"),
+    "wsn": Reads(ShareOption, OWNERS_USE),
+    "supsup": Reads(ShareOption, OWNERS_USE),
     "hat": Reads(HATOptions, norms="per-task"),
     "ewc": Reads(EWCOptions),
     # A clipped gradient would not be the slope that Eq. (3) follows.

@@ -21,6 +21,7 @@ SOLVERS = ("admm", "straight-through")
 NORMS = ("frozen", "per-task")
 WHOLE = "network"  # every task has a copy of the whole backbone
 PRECISIONS = ("fp32", "bf16")
+STORES = ("fp32", "fp16", "bf16")
 
 # One share for every layer, or a mapping from shell patterns of layer names to shares (the first match counts).
 Share = float | Mapping[str, float]
@@ -68,8 +69,9 @@ class LPSConfig:
     tenfold ``rho_levels - 1`` times at equal intervals, with the ``proximal`` pull, which Adam does not normalise,
     smoothly to ``10 ** rho_levels`` times as much. ``share_cost`` is added to the gradient of every mask by
     ``straight-through``. ``schedule`` is how the learning rate falls within each phase. ``precision`` is that of the
-    forward and backward pass in training; weights and optimiser stay in fp32. ``clip_norm`` bounds the norm of the
-    gradient of a step. With ``patience`` a phase ends when the accuracy on the task's validation examples has not risen
+    forward and backward pass in training; weights and optimiser stay in fp32. ``store`` rounds the weights that a task
+    owns, and its head, when it is learnt, before its accuracy is measured: its answers are those of the rounded weights
+    from then on, and the file holds them in half the bytes. ``clip_norm`` bounds the norm of the gradient of a step. With ``patience`` a phase ends when the accuracy on the task's validation examples has not risen
     for so many epochs; the solver's phase, whose steps are planned ahead, is never cut short.
     """
 
@@ -121,6 +123,12 @@ class LPSConfig:
         "arithmetic of training steps; bf16 by autocast",
         choices=PRECISIONS,
     )
+    store: Literal["fp32", "fp16", "bf16"] = option(
+        "fp32",
+        "",
+        "the weights and the head of a learnt task are rounded to this, which halves their bytes in the file",
+        choices=STORES,
+    )
     channels_last: bool = option(False, "", "keep images in training as height, width, channels in memory")
     clip_norm: float | None = option(
         None,
@@ -164,6 +172,7 @@ class LPSConfig:
         if self.patience is not None:
             _expect(1 <= self.patience < 2**31, "patience", "1 to 2147483647", self.patience)
         _expect(self.precision in PRECISIONS, "precision", f"one of {', '.join(PRECISIONS)}", self.precision)
+        _expect(self.store in STORES, "store", f"one of {', '.join(STORES)}", self.store)
 
     def of_task(self, number: int) -> TaskConfig:
         """The settings of one task, counted from 1, in place of values per task."""
