@@ -26,8 +26,8 @@ ROUNDING = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 class Draft:
     """One more task of a network, not yet committed; made by :meth:`lps.Lifelong.transaction`.
 
-    ``number`` is the task's number, counted from 1. With ``rounding`` its weights and its head are rounded to this dtype
-    when it is committed, and keep their own.
+    ``number`` is the task's number, counted from 1. With ``rounding`` its weights and its head become values of this
+    dtype when it is committed.
     """
 
     rounding: torch.dtype | None = None

@@ -16,6 +16,7 @@ from lps.errors import ConfigError, FileFormatError
 from lps.methods import METHODS
 from lps.models import mlp
 from lps.partition import rounded
+from lps.runs.metrics import capacity, coded_capacity
 
 from lps_kernels import pack_bits
 from tests.artifact.crafting import Crafted
@@ -71,6 +72,9 @@ def test_accuracy_is_that_of_the_rounded_weights() -> None:
     (exact,), (near,) = (answers(net, [task]) for net in nets.values())
     assert not torch.equal(near, exact)
     torch.testing.assert_close(near, exact, rtol=0.05, atol=0.05)
+    (share,) = capacity(nets["fp32"])
+    fewer = coded_capacity(nets["fp32"]) - coded_capacity(nets["bf16"])
+    assert fewer == pytest.approx(share / 2)
 
 
 def test_a_weight_that_is_too_large_costs_nothing() -> None:

@@ -327,7 +327,7 @@ def test_a_damaged_manifest_is_named(whole: Path, tmp_path: Path) -> None:
         (
             "code",
             "rans",
-            "tensor net/2/mask/1.weight: expected the code raw, deflate, float32, float64, got 'rans'; update the package",
+            "tensor net/2/mask/1.weight: expected the code raw, deflate, float32, float64, got 'rans'; update the",
         ),
         ("sha256", "0" * 64, "tensor net/2/mask/1.weight, which belongs to task 2, is damaged"),
         ("dtype", "int8", "expected tensor net/2/mask/1.weight to be int8 [3], got uint8 [3]"),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from lps.artifact.codes import narrowed
 from lps.partition import Partition
 from lps_kernels import unpack_bits
 from lps_kernels.owner import TASK_BITS
@@ -103,20 +104,25 @@ def density(net: Lifelong) -> list[float]:
 
 
 def coded_capacity(net: Lifelong) -> float:
-    """CAP as in Winning SubNetworks (Kang et al., ICML 2022, section 4): the weights that any task owns, and the
-    Huffman-coded mask of every task, as a share of one dense fp32 network.
+    """CAP as in Winning SubNetworks (Kang et al., ICML 2022, section 4): the weights that any task owns, as the file
+    stores them, and the Huffman-coded mask of every task, as a share of one dense fp32 network.
 
     A mask is coded by symbols of 7 bits, as there. Weights that all tasks share need no masks.
     """
     if not _partitions(net):
         return float(len(net.learnt))
     weights = _prunable_weights(net)
-    owned = sum(int((partition.owner & TASK_BITS > 0).sum()) for partition in _partitions(net))
-    bits = 0
+    bits = 8 * sum(_owned_bytes(partition, task) for partition in _partitions(net) for task in _tasks(net))
     for task in _tasks(net):
         used = torch.cat([_used(partition, task).flatten() for partition in _partitions(net)])
         bits += 0 if bool(used.all()) else huffman_bits(used)
-    return owned / weights + bits / (8 * BYTES_OF_FP32 * weights)
+    return bits / (8 * BYTES_OF_FP32 * weights)
+
+
+def _owned_bytes(partition: Partition, task: int) -> int:
+    """The bytes in the file of the weights that the task owns; of fp64 networks those that fp32 would take."""
+    values, _ = narrowed(partition.w_bar[partition.owner & TASK_BITS == task])
+    return values.numel() * min(values.itemsize, BYTES_OF_FP32)
 
 
 def huffman_bits(flags: Tensor) -> int:

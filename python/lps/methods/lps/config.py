@@ -71,8 +71,9 @@ class LPSConfig:
     ``straight-through``. ``schedule`` is how the learning rate falls within each phase. ``precision`` is that of the
     forward and backward pass in training; weights and optimiser stay in fp32. ``store`` rounds the weights that a task
     owns, and its head, when it is learnt, before its accuracy is measured: its answers are those of the rounded weights
-    from then on, and the file holds them in half the bytes. ``clip_norm`` bounds the norm of the gradient of a step. With ``patience`` a phase ends when the accuracy on the task's validation examples has not risen
-    for so many epochs; the solver's phase, whose steps are planned ahead, is never cut short.
+    from then on, and the file holds them in half the bytes. ``clip_norm`` bounds the norm of the gradient of a step.
+    With ``patience`` a phase ends when the accuracy on the task's validation examples has not risen for so many epochs;
+    the solver's phase, whose steps are planned ahead, is never cut short.
     """
 
     alpha: Share | Literal["rest"] | tuple[Share | Literal["rest"], ...] = option(
