@@ -80,13 +80,13 @@ def test_accuracy_is_that_of_the_rounded_weights() -> None:
 def test_a_weight_that_is_too_large_costs_nothing() -> None:
     """The first layer may have any scale, as batch normalisation follows."""
     net = toy_net()
-    weight = net.backbone[0].weight
+    weight = net.backbone.get_parameter("0.weight")
     weight.data *= 1e7
     before = weight.detach().clone()
     with pytest.raises(ConfigError, match=r"store: expected weights of at most 65504, got .*; use bf16"):
         net.learn(TASKS[0], replace(CONFIG, store="fp16"))
     assert not net.learnt
-    assert torch.equal(net.backbone[0].weight, before)
+    assert torch.equal(net.backbone.get_parameter("0.weight"), before)
     net.learn(TASKS[0], replace(CONFIG, store="bf16"))
 
 

@@ -227,12 +227,14 @@ def read_by_the_document(path: Path) -> set[str]:
         return np.unpackbits(packed, count=count, bitorder="little")
 
     def owners(name: str, size: int) -> np.ndarray[Any, Any]:
-        stored, width = tensors[name], len(manifest["tasks"]).bit_length()
+        stored, width, found = tensors[name], len(manifest["tasks"]).bit_length(), np.zeros(size, np.uint8)
         if codes[name] == "deflate":
             shifts = width * np.arange(8 // width, dtype=np.uint8)
-            return ((stored[:, None] >> shifts) & (2**width - 1)).reshape(-1)[:size].astype(np.uint8)
-        planes = [bits(plane, size) << j for j, plane in enumerate(stored)]
-        return np.sum(planes, axis=0, dtype=np.uint8)
+            found[:] = ((stored[:, None] >> shifts) & (2**width - 1)).reshape(-1)[:size]
+        else:
+            for j, plane in enumerate(stored):
+                found += bits(plane, size) << j
+        return found
 
     (part,) = manifest["parts"]
     for number, task in enumerate(manifest["tasks"], 1):
