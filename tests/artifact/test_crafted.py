@@ -112,6 +112,19 @@ def check_harmless(net: lps.Lifelong, path: Path) -> None:
     assert lps.load(twin).learnt == net.learnt
 
 
+def check_unknown(net: lps.Lifelong, path: Path, place: tuple[Any, ...]) -> None:
+    """A file of another network, or of none that it names, answers nothing and can be listed and saved."""
+    assert "architecture" in place
+    assert place[-1] in ("architecture", "name")
+    with pytest.raises(LPSError) as error:
+        net(torch.zeros(2, 12), task=1)
+    assert str(error.value).isprintable()
+    assert "backbone" in str(error.value)
+    twin = path.with_name("twin.lps")
+    net.save(twin)
+    assert lps.load(twin).learnt == net.learnt == lps.load(FILES[2]).learnt
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("value", list(VALUES))
 @pytest.mark.parametrize("version", [1, 2])
@@ -144,6 +157,9 @@ def problem(craft: Crafted, path: Path, place: tuple[Any, ...]) -> list[str]:
     path.write_bytes(craft.content())
     try:
         message, net = attempt(path)
+        if net is not None and not net.can_run:
+            check_unknown(net, path, place)
+            return []
         assert message or is_free(place), "was loaded"
         if net is not None:
             check_harmless(net, path)
