@@ -170,6 +170,7 @@ class Method(ABC):
             "augmentation": task.augment is not None,
             "sampler": None if task.sampler is None else [type(task.sampler).__name__, length(task.sampler)],
             **{name: _listed(value) for name, value in asdict(config).items()},
+            "store": None if config.store == LPSConfig.store else config.store,  # as in states of earlier versions
             **{f"{self.name}.{name}": _listed(value) for name, value in asdict(self.own).items()},
         }
 
