@@ -147,7 +147,7 @@ def _runs(command: SetCommand, axes: Sequence[Sequence[Value]]) -> list[Run]:
         given = dict(command.given)
         for value in values:
             given |= value.settings
-        check_used(given)
+        check_used(given, given.get("method", Settings.method))
         runs += [make_run(row, seed, given) for seed in command.seeds]
     return runs
 

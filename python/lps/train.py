@@ -139,9 +139,9 @@ def _parse(arguments: list[str]) -> _Command:
         files = [str(Path(flags["output"]) / CONFIG)]
     given: dict[str, object] = {}
     try:
-        check_used(flags)
         for file in files:
             given |= read_settings(Path(file))
+        check_used(flags, flags.get("method", given.get("method", Settings.method)))
         if "method" in flags:  # a file may hold options of the method that the flag replaces
             own = f"{flags['method']}."
             given = {name: value for name, value in given.items() if "." not in name or name.startswith(own)}
@@ -156,11 +156,10 @@ def _parse(arguments: list[str]) -> _Command:
     return _Command(settings, output, None if first_task is None else Path(first_task), resume, print_config)
 
 
-def check_used(flags: Mapping[str, object]) -> None:
-    """Refuse a setting of training that the method does not read."""
-    method = str(flags.get("method", Settings.method))
+def check_used(flags: Mapping[str, object], method: object) -> None:
+    """Refuse a setting of training that the method does not read; a wrong name of a method is refused elsewhere."""
     for name in flags:
-        if method in METHODS and not is_read(name, method) and "." not in name:
+        if isinstance(method, str) and method in METHODS and not is_read(name, method) and "." not in name:
             readers = [other for other in METHODS if is_read(name, other)]
             do = "does" if len(readers) == 1 else "do"
             raise ConfigError(f"{name}: {method} does not use it ({', '.join(readers)} {do}); leave it out")

@@ -177,7 +177,8 @@ def test_a_run_whose_file_is_cut_short_is_not_complete(
     with file.open("r+b") as cut:
         cut.truncate(size // 2)
     assert compare.main(["--output", "set"]) == 0
-    damage = f"model.lps: expected {size} bytes, got {size // 2}: the file is damaged"
+    remedy = "put the whole one there, or delete the run's directory to learn it again"
+    damage = f"model.lps: expected {size} bytes, got {size // 2}: the file is damaged; {remedy}"
     assert damage in capsys.readouterr().out
     assert rows_of(Path("set"))["lps"]["runs"] == "1"
     assert [line.count("lps-seed1") for line in printed_lines(capsys, *SET, "--output", "set")] == [1]

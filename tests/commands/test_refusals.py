@@ -171,6 +171,17 @@ def test_configuration_files(capsys: pytest.CaptureFixture[str], text: str, word
     assert words in sentence
 
 
+@pytest.mark.parametrize("more", [(), ("--resume", "--output", ".")])
+def test_a_flag_that_the_method_in_the_file_does_not_read(
+    capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    Path("config.yaml").write_text("method: ewc\nsharing: structured\n")  # in a file it is left alone
+    files = () if more else ("--config", "config.yaml")
+    code, sentence = refused(capsys, *files, *more, "--pattern", "column")
+    assert code == ARGUMENT
+    assert "pattern: ewc does not use it (lps, packnet do); leave it out" in sentence
+
+
 def test_a_configuration_file_that_is_no_text(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.yaml").write_bytes(b"seed: \xff\xfe")
     code, sentence = refused(capsys, "--config", "mine.yaml")

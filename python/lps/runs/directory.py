@@ -169,7 +169,10 @@ def cut_short(path: Path) -> str | None:
         return None
     if recorded in (None, size):
         return None
-    return f"{MODEL}: expected {shown(recorded)} bytes, got {size}: the file is damaged"
+    return (
+        f"{MODEL}: expected {shown(recorded)} bytes, got {size}: the file is damaged; put the whole one there, or "
+        "delete the run's directory to learn it again"
+    )
 
 
 def _memories(path: Path) -> list[Path]:
