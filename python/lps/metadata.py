@@ -90,9 +90,7 @@ class Metadata:
 
     def of_task(self, task: int) -> Metadata:
         """The metadata of a network that holds this task alone."""
-        accuracy, validation = (
-            (values or [])[task - 1 : task] or None for values in (self.accuracy, self.validation)
-        )
+        accuracy, validation = ((values or [])[task - 1 : task] or None for values in (self.accuracy, self.validation))
         origin = self.origin(task)
         alone = replace(self, stream=None, accuracy=accuracy, validation=validation, from_task=origin, inputs=None)
         own = self._inputs_of(task)

@@ -101,7 +101,9 @@ def read_labels(path: Path, classes: int) -> list[int]:
     return [int(label) for label in labels]
 
 
-def _checked(net: Lifelong, number: int, task: Task, recorded: float | None, file: str, precision: str) -> AccuracyCheck:
+def _checked(
+    net: Lifelong, number: int, task: Task, recorded: float | None, file: str, precision: str
+) -> AccuracyCheck:
     now = None if net.learnt[number - 1].damage else _accuracy(net, number, task, file, precision)
     return AccuracyCheck(recorded, now, len(task.test))  # type: ignore[arg-type]
 

@@ -27,7 +27,7 @@ from lps.task import Learnt
 from lps_kernels.calls import Inputs, arguments
 from lps_kernels.cutout import Cutout
 
-MOST_REASON = 300  # letters of what an exporter says
+MOST_REASON = 200  # letters of what an exporter says
 BATCH = 5  # to export and check with; above 1, which exporters take for a constant
 
 Run = Callable[[Inputs], Tensor]
