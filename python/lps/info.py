@@ -50,6 +50,7 @@ def _text(file: str, size: int, facts: NetworkFacts) -> str:
     """The facts for people; names of tasks and classes are anybody's, and are escaped."""
     from lps.runs.progress import columns, percent
 
+    layers = "layer" if facts.layers == 1 else "layers"
     network = "the user's own" if facts.architecture is None else f"{facts.architecture} {facts.arguments}"
     stream = "" if facts.stream is None else f"{facts.stream.benchmark}, seed {facts.stream.seed}"
     lines = [
@@ -57,7 +58,7 @@ def _text(file: str, size: int, facts: NetworkFacts) -> str:
         ("network", f"{in_a_sentence(network)}, {facts.features} features"),
         (
             "weights",
-            f"{facts.weights:,} prunable in {facts.layers} layer{'s' * (facts.layers > 1)}, {percent(facts.free, 1)} free",
+            f"{facts.weights:,} prunable in {facts.layers} {layers}, {percent(facts.free, 1)} free",
         ),
         ("settings", f"pattern {facts.pattern}, sharing {facts.sharing}, norms {facts.norms}"),
         ("input", "; ".join(dict.fromkeys(task.inputs or "not known" for task in facts.tasks))),

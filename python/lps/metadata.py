@@ -44,10 +44,11 @@ class Origin:
 class Metadata:
     """Facts about a network that users of its file need without the data.
 
-    ``input_shape`` is that of one example of task 1, if its input is one tensor; ``accuracy`` holds the accuracy
-    of every task on its test examples, measured when it was learnt or, in a run, when the file was written,
-    ``validation`` that on its validation examples when it was learnt, each None where there are none; ``user`` is free for anything that JSON can hold. ``inputs`` says per
-    task what it reads; None, or no entry, is one tensor of ``input_shape`` and of the weights' dtype.
+    ``input_shape`` is that of one example of task 1, if its input is one tensor; ``accuracy`` holds the accuracy of
+    every task on its test examples, measured when it was learnt or, in a run, when the file was written, ``validation``
+    that on its validation examples when it was learnt, each None where there are none; ``user`` is free for anything
+    that JSON can hold. ``inputs`` says per task what it reads; None, or no entry, is one tensor of ``input_shape`` and
+    of the weights' dtype.
     """
 
     input_shape: Annotated[list[Size], Meta(max_length=16)] | None = None
