@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import lps
 import onnx
@@ -223,7 +224,7 @@ def test_learning_records_the_shape_of_inputs_once_and_only_if_it_succeeds() -> 
     assert net.metadata == Metadata(user={"mine": 1})
     net.learn(toy_task(0, (3, 4)), QUICK)
     known = net.metadata
-    figures = {"accuracy": known.accuracy, "validation": known.validation}
+    figures: dict[str, Any] = {"accuracy": known.accuracy, "validation": known.validation}
     assert known == Metadata(input_shape=[3, 4], user={"mine": 1}, **figures)
     net.learn(toy_task(1), QUICK)
     assert net.metadata.input_shape == [3, 4]
