@@ -69,6 +69,7 @@ def test_accuracy_is_that_of_the_rounded_weights() -> None:
         net = nets[store] = toy_net()
         report = net.learn(task, replace(config, store=store))
         assert report.accuracy == net.accuracy(1, task.validation)
+        assert report.test == net.accuracy(1, task.test)
     (exact,), (near,) = (answers(net, [task]) for net in nets.values())
     assert not torch.equal(near, exact)
     torch.testing.assert_close(near, exact, rtol=0.05, atol=0.05)

@@ -148,18 +148,21 @@ class Method(ABC):
                 report, begin = fit.run(), perf_counter()
                 learner.end()
                 report.seconds[learner.phases[-1].name] += perf_counter() - begin
-                report.accuracy = learner.validate()
-                if tested:
-                    report.test = net.accuracy(number, task.test, loader=task.loader)
+                self._measure(report, task, tested)
             finally:
                 learner.close()
             learner.commit(task, fit)
             if draft.rounding is not None:
-                report.accuracy = validation_accuracy(net, number, task)
+                self._measure(report, task, tested)
             net.metadata.add_validation(number, report.accuracy)
             net.metadata.add_accuracy(number, report.test)
         net.eval()  # as `load` leaves it: in training mode, dropout would answer at random
         return report
+
+    def _measure(self, report: TaskReport, task: Task, tested: bool) -> None:
+        report.accuracy = validation_accuracy(self.net, report.number, task)
+        if tested:
+            report.test = self.net.accuracy(report.number, task.test, loader=task.loader)
 
     def belongs_to(self, task: Task, config: TaskConfig) -> dict[str, Any]:
         """What must be the same for a saved state to go on."""
