@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
@@ -207,7 +206,7 @@ def test_a_replaced_file_serves_anew_while_requests_under_way_finish_on_the_old(
         waiting = ask(engine, before, draw(2))
         assert not list(catalog.changed())
         shutil.copy(served_files / "other.lps", tmp_path / "new")
-        os.replace(tmp_path / "new", path)
+        (tmp_path / "new").replace(path)
         assert list(catalog.changed()) == [path]
         old, new = catalog.reload(path)
         engine.cutouts.drop(old)
@@ -276,7 +275,7 @@ def test_threads_that_ask_while_the_file_changes_get_answers_of_the_version_they
             thread.start()
         for name in 3 * ("other.lps", "model.lps"):
             shutil.copy(served_files / name, tmp_path / "new")
-            os.replace(tmp_path / "new", path)
+            (tmp_path / "new").replace(path)
             old, _ = catalog.reload(path)
             engine.cutouts.drop(old)
         over.set()

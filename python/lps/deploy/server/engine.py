@@ -1,8 +1,8 @@
 """One queue of examples of all tasks, and the thread that answers them in batches.
 
 A batch is what waits when the thread is free: as many examples as ``max_batch`` allows, of any tasks, after the first
-of them has waited ``max_wait`` seconds for others. Its answers are those of each request alone, up to rounding: sums run
-in another order in batches of another size, and in cut-outs (:data:`lps.deploy.trial.TOLERANCE` has the bound).
+of them has waited ``max_wait`` seconds for others. Its answers are those of each request alone, up to rounding: sums
+run in another order in batches of another size, and in cut-outs (:data:`lps.deploy.trial.TOLERANCE` has the bound).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Engine:
         deliver: Callable[[Callable[[], None]], None] = immediately,
     ) -> None:
         self.cutouts, self.metrics = cutouts, metrics
-        self.max_batch, self.max_wait, self.max_queue, self._deliver = max_batch, max_wait, max_queue, deliver
+        self.max_batch, self.max_wait, self.max_queue, self.deliver = max_batch, max_wait, max_queue, deliver
         self._queue: deque[Job] = deque()
         self._rows = 0  # in the queue
         self._stopping = False
@@ -152,7 +152,7 @@ class Engine:
                 done += self._run(asked)
             except Exception as error:  # an error of ours must not end the thread
                 done += [(job, error) for job in asked]
-            self._deliver(_Settle(done))
+            self.deliver(_Settle(done))
             self._observe(jobs, monotonic() - start)
 
     def _next(self) -> list[Job] | None:

@@ -1,7 +1,7 @@
 """Requests read and answers written: the Open Inference Protocol (version 2, REST) and two shorter forms.
 
-Everything here is bytes in and bytes out, and every fault of a request is a :class:`RefusedError`. What a request says of
-sizes is compared with what it holds before memory is taken for it.
+Everything here is bytes in and bytes out, and every fault of a request is a :class:`RefusedError`. What a request says
+of sizes is compared with what it holds before memory is taken for it.
 """
 
 from __future__ import annotations
