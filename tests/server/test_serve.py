@@ -189,6 +189,11 @@ def test_images(served_files: Path, tmp_path: Path) -> None:
         assert "not images of 1 or 3 channels" in refusal(flat)
 
 
+def by_sentence(value: object) -> str:
+    """The name of a case: only its sentence, as bodies are long."""
+    return value if isinstance(value, str) and len(value) < 80 else "-"
+
+
 ONE = {"name": "input", "shape": [1, 12], "datatype": "FP32", "data": [0] * 12}
 
 
@@ -198,7 +203,7 @@ ONE = {"name": "input", "shape": [1, 12], "datatype": "FP32", "data": [0] * 12}
         (b"", "the request is not JSON"),
         (b"{", "the request is not JSON"),
         (b"\xff", "the request is not JSON"),
-        (b"[" * 50_000, "nested brackets"),
+        (b'{"inputs":[{"name":"input","shape":[1,12],"datatype":"FP32","data":' + b"[" * 50_000, "nested brackets"),
         (b"[]", "expected object, got array"),
         ({}, "missing required field"),
         ({"inputs": []}, "length >= 1"),
@@ -229,7 +234,7 @@ ONE = {"name": "input", "shape": [1, 12], "datatype": "FP32", "data": [0] * 12}
         ({"inputs": [ONE], "outputs": [{"name": "class", "parameters": {"classification": 2}}]}, "classification"),
         ({"inputs": [ONE], "id": 7}, "id: expected"),
     ],
-    ids=str,
+    ids=by_sentence,
 )
 def test_malformed_questions_get_a_sentence(server: Server, body: Any, sentence: str) -> None:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -252,7 +257,7 @@ def test_malformed_questions_get_a_sentence(server: Server, body: Any, sentence:
         ("all", {"binary_data_size": 48, "more": -7}, "and 41 bytes"),
         ("all", {}, "expected data, or parameters.binary_data_size"),
     ],
-    ids=str,
+    ids=by_sentence,
 )
 def test_malformed_binary_questions_get_a_sentence(
     server: Server, length: str | None, body: Any, sentence: str
@@ -290,7 +295,7 @@ def test_malformed_binary_questions_get_a_sentence(
         ("POST", "/classify/1?top=x", [0] * 12, 400, "top: expected a whole number from 1"),
         ("POST", "/classify/1", b"\x89PNG", 415, "Content-Type: expected image/... or application/json"),
     ],
-    ids=str,
+    ids=by_sentence,
 )
 def test_other_malformed_requests_get_a_sentence(
     server: Server, method: str, path: str, body: Any, status: int, sentence: str
@@ -342,11 +347,10 @@ def test_every_route_is_in_the_document(server: Server) -> None:
     assert found == json.loads(json.dumps(document(found["info"]["version"])))
     for path, operations in found["paths"].items():
         real = path.replace("{task}", "clouds-0").replace("{version}", "x")
-        other = "post" if "get" in operations else "get"
-        # Both methods are routed, or one of them is refused as such: the path is known.
-        codes = {method: server.client.request(method.upper(), real).status_code for method in ("get", "post")}
-        assert codes[other] == 405, path
-        assert codes[next(iter(operations))] != 405, path
+        for method in operations:
+            answer = server.client.request(method.upper(), real)
+            assert answer.status_code != 405, path
+            assert "there is nothing at" not in answer.text, path
 
 
 def test_metrics_tell_what_happened(server: Server) -> None:
@@ -482,7 +486,7 @@ def test_what_does_not_fit_in_the_queue_is_asked_to_come_again(served_files: Pat
         (("model.lps", "--memory-budget", "-1"), "--memory-budget: expected 0 to"),
         (("model.lps", "--token-file", "nothing"), "--token-file: nothing: No such file or directory"),
         (("model.lps", "--token-file", "model.lps"), "--token-file: model.lps: "),
-        (("model.lps", "--host", "no such host"), "--host, --port: cannot listen on no such host:8000"),
+        (("model.lps", "--host", "300.1.1.1"), "--host, --port: cannot listen on 300.1.1.1:8000"),
         (("model.lps", "model.lps"), "FILE: expected files whose names differ"),
     ],
     ids=str,
