@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lps.cli import COMMANDS, Parser, between, guarded, use_device
-from lps.errors import ConfigError, complain
+from lps.errors import ConfigError
 from lps.file_options import add_backbone
 from lps.options import shown
 from lps.runs.settings import MOST_THREADS
@@ -38,8 +38,6 @@ def _main(arguments: list[str]) -> int:
     if any(find_spec(name) is None for name in NEEDS):
         raise ConfigError("the packages of the server are missing: pip install 'learn-prune-share[serve]'")
     token = None if options.token_file is None else _read_token(options.token_file)
-    if token is None and options.host not in ("127.0.0.1", "::1", "localhost"):
-        complain(PROG, f"whoever reaches {options.host}:{options.port} may ask; --token-file asks for a token")
     device = use_device(options.device, options.threads)
     from lps.backbones import find, use_working_directory
     from lps.deploy.server.catalog import Source

@@ -11,6 +11,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -125,6 +126,8 @@ def _run(service: Service, settings: Settings, budget: int) -> int:
         host, port = at.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         tasks = {model.name: model.version for model in service.catalog.models()}
+        if settings.token is None and not ip_address(host).is_loopback:
+            service.log("warning", message=f"whoever reaches {address} may ask; --token-file asks for a token")
         service.log("serving", address=address, tasks=tasks, memory_budget=budget)
         server = uvicorn.Server(config)
         server.run(sockets=[at])
