@@ -49,6 +49,7 @@ def main(folder: Path) -> None:
                 print(f"{model['name']}: {model['parameters']['classes']} classes, version {model['versions'][0][:12]}")
             rows, labels = [], []
             for number, task in enumerate(stream("permuted-digits", tasks=TASKS, seed=0), 1):
+                assert task.test is not None
                 for place in range(20):
                     inputs, label = task.test[place]
                     rows.append({"task": number, "input": inputs.tolist()})

@@ -6,12 +6,23 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+# The browser reads commands from 3 and writes to 4.
+START = """
+import os, sys
+read, write = (os.dup(int(number)) for number in sys.argv[1:3])
+read, write = os.dup(read), os.dup(write)  # above 4
+os.dup2(read, 3)
+os.dup2(write, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Tab:
@@ -70,8 +81,7 @@ def browsing(folder: Path) -> Iterator[Tab]:
     read, to = os.pipe()
     found, write = os.pipe()
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", f"--user-data-dir={folder}"]
-    # The browser reads commands from 3 and writes to 4.
-    line = ["sh", "-c", f'exec "$0" "$@" 3<&{read} 4>&{write}', str(BROWSER), *options]
+    line = [sys.executable, "-c", START, str(read), str(write), str(BROWSER), *options]
     process = subprocess.Popen(line, pass_fds=(read, write), stderr=subprocess.DEVNULL)
     os.close(read)
     os.close(write)

@@ -106,7 +106,11 @@ class Service:
     @asynccontextmanager
     async def _life(self, _app: Starlette) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
-        self.engine.deliver = loop.call_soon_threadsafe
+
+        def deliver(action: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(action)
+
+        self.engine.deliver = deliver
         self.engine.start()
         watching = asyncio.create_task(self._watch())
         yield
