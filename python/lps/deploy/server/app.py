@@ -320,7 +320,7 @@ async def _unrouted(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     method, path = shown(request.method), shown(request.url.path)
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
+        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
         response = _error(405, f"{path}: expected the method {allowed}, got {method}")
         response.headers["allow"] = allowed
         return response
