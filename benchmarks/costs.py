@@ -17,8 +17,8 @@ from lps.deploy.extraction.formats import FORMATS, Shrunk, build
 from torch import Tensor, nn
 
 from benchmarks.timing import Thunk, measure
-from lps_kernels import group_view
-from lps_kernels.costs import Format, Work, seconds
+from lps_kernels import group_view, masked_linear, task_weight
+from lps_kernels.costs import Format, Work, masked_seconds, seconds
 
 # For each of the ten callables of a place: together about two minutes.
 SECONDS = 0.25
@@ -104,7 +104,33 @@ def print_costs() -> list[FormatTiming]:
             print(row, flush=True)
             rows.append(row)
     print(summary(rows))
+    for place in places():
+        if isinstance(place.layer, nn.Linear):
+            print(masked_line(place, SECONDS), flush=True)
     return rows
+
+
+@torch.inference_mode()
+def masked_line(place: Place, budget: float) -> str:
+    """A linear layer run from the weights of all tasks, and its weight composed: measured (expected)."""
+    assert isinstance(place.layer, nn.Linear)
+    weight, generator = place.layer.weight.detach(), torch.Generator().manual_seed(0)
+    owner = torch.randint(0, 6, weight.shape, generator=generator, dtype=torch.uint8)
+    bits = torch.randint(0, 256, (-(-weight.numel() // 8),), generator=generator, dtype=torch.uint8)
+    x, out = torch.randn(place.inputs, generator=generator), torch.empty_like(weight)
+    functions: dict[str, Thunk] = {
+        "masked": partial(masked_linear, x, weight, owner, bits, 4, place.layer.bias.detach(), False),
+        "composed": partial(task_weight, weight, owner, bits, 4, out),
+    }
+    times = {name: timing.best for name, timing in measure(functions, budget).items()}
+    outputs, inputs = weight.shape
+    work = Work(outputs, inputs, outputs, inputs, weight.numel(), len(x), 1)
+    expected = {
+        "masked": masked_seconds(work, linear=True),
+        "composed": masked_seconds(work, linear=False) - seconds("dense", work),
+    }
+    shown = "  ".join(f"{name} {1e3 * times[name]:>8.3f} ({1e3 * expected[name]:>8.3f})" for name in functions)
+    return f"{place.name:<42}{shown}"
 
 
 @torch.inference_mode()

@@ -67,3 +67,19 @@ def seconds(format: Format, work: Work) -> float:
     elif format == "sparse":
         products = work.nonzeros * -(-work.positions // _LANES) * _LANES
     return written + products / rates.products + weights / rates.weights + columns * work.positions / rates.packed
+
+
+# A task run from the weights of all tasks: a linear layer reads value, owner and bit of every weight as it goes
+# (`masked_linear`); any other layer has its weight composed first (`task_weight`), so many weights in a second.
+_MASKED = _Rates(18e-6, 159e9, 9.3e9, 19e9, 7.5e9)
+_COMPOSED = 18e9
+
+
+def masked_seconds(work: Work, *, linear: bool) -> float:
+    """Expected time of one call of a whole layer, all rows and columns, from the weights of all tasks."""
+    weights = work.outputs * work.inputs
+    if not linear:
+        whole = Work(work.outputs, work.inputs, work.outputs, work.inputs, weights, work.positions, work.taps)
+        return weights / _COMPOSED + seconds("dense", whole)
+    done = weights * work.positions / _MASKED.products + weights / _MASKED.weights
+    return _MASKED.call + done + work.outputs * work.positions / _MASKED.written

@@ -9,6 +9,7 @@ from math import prod
 from torch import Tensor, nn
 
 from lps_kernels.calls import Inputs, call, vectors
+from lps_kernels.costs import Work
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class LayerSummary:
     dense_bytes: int  # of the layer as it was
     seconds: float  # expected, at the batch size that the formats were chosen for
     dense_seconds: float  # of the layer as it was
+    work: Work  # one call at that batch size, as it is held; and of the layer as it was
+    dense_work: Work
 
     @property
     def kept_dense(self) -> bool:

@@ -38,6 +38,7 @@ COMMANDS = {
     "diff": "compare two files: which tasks answer alike, and which are in only one of them",
     "edit": "rename tasks of a file or remove its last one",
     "infer": "classify arrays or images with one task of a file",
+    "serve": "answer requests for every task of one or several files, behind one port",
 }
 
 MOST_LETTERS = 600  # of a refusal; argparse repeats arguments of any length

@@ -175,8 +175,9 @@ def test_bytes_are_counted_per_weight_of_the_layers_that_are_not_dense() -> None
 
     def cutout(format: str, held_bytes: int) -> Cutout:
         left = (40, 30) if format == "dense" else (40, 6)
-        layer = LayerSummary("1", format, (40, 30), left, 240, held_bytes, 4800, 1.0, 1.0)
-        other = LayerSummary("4", "dense", (50, 40), (50, 40), 2000, 8000, 8000, 1.0, 1.0)
+        work = Work(40, 30, 40, 6, 240, 1, 1)  # does not matter here
+        layer = LayerSummary("1", format, (40, 30), left, 240, held_bytes, 4800, 1.0, 1.0, work, work)
+        other = LayerSummary("4", "dense", (50, 40), (50, 40), 2000, 8000, 8000, 1.0, 1.0, work, work)
         return Cutout(nn.Identity(), [layer, other], [])
 
     cutouts = [cutout("structured", 960), cutout("structured", 1104), cutout("dense", 4800)]

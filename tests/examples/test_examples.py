@@ -44,6 +44,12 @@ def test_every_example_is_listed_and_tested() -> None:
     assert names == set(re.findall(r'run\("(\w+\.py)"', Path(__file__).read_text()))
 
 
+def test_a_server_is_asked_for_two_tasks(tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn", reason="needs the extra serve")
+    text = run("serving.py", tmp_path)
+    assert percentages(text)[-1] >= 80
+
+
 def test_a_resnet_on_images_in_folders(tmp_path: Path) -> None:
     text = run("resnet_folders.py", tmp_path / "new")
     when_learnt, after = text.split("after all three tasks:")

@@ -226,31 +226,45 @@ class ImageFile:
         return 1
 
     def read(self, _start: int, _stop: int) -> Tensor:
-        """The image, prepared; where nothing is known of the training data its values become 0 to 1."""
-        pixels = torch.from_numpy(read_image(self.path, self.size))[None]
-        if self.form.raw is None:
-            return self.form.checked(self.path, pixels / 255, 0)
-        top = self.form.raw.top
-        return self.form.from_bytes(self.path, pixels if top == 255 else pixels * (top / 255))
+        """The image, prepared."""
+        return prepared(self.path, read_image(self.path, self.size), self.form)
+
+
+def prepared(where: Path, image: Bytes, form: Form) -> Tensor:
+    """An image as a batch of one; where nothing is known of the training data its values become 0 to 1."""
+    pixels = torch.from_numpy(image)[None]
+    if form.raw is None:
+        return form.checked(where, pixels / 255, 0)
+    top = form.raw.top
+    return form.from_bytes(where, pixels if top == 255 else pixels * (top / 255))
 
 
 def read_image(path: Path, size: tuple[int, int, int]) -> Bytes:
     """Read an image file of any size, brought to these channels, height and width."""
+    try:
+        with open_regular(path) as file:
+            return decode_image(path, file, size_of(file), size)
+    except OSError as error:
+        raise unreadable(path, error, CHECK_PATH if error.errno else REPLACE) from None
+
+
+def decode_image(where: Path, file: BinaryIO, length: int, size: tuple[int, int, int]) -> Bytes:
+    """The same for an image of ``length`` bytes that is open already, or in memory; ``where`` is for refusals."""
     channels, height, width = size
     try:
-        with open_regular(path) as file, warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of damage that does not concern the pixels
             with Image.open(file, formats=FORMATS) as opened:
-                image = _decoded(path, opened, 2 * size_of(file) + MOST_MEMORY, size)
+                image = _decoded(where, opened, 2 * length + MOST_MEMORY, size)
     except DataError:
         raise
     except UnidentifiedImageError:
         known = f"an image ({', '.join(FORMATS)})"
-        raise unlike(path, "kind of file", known, "something else", "leave it out") from None
+        raise unlike(where, "kind of file", known, "something else", "leave it out") from None
     except OSError as error:
-        raise unreadable(path, error, CHECK_PATH if error.errno else REPLACE) from None
+        raise unreadable(where, error, CHECK_PATH if error.errno else REPLACE) from None
     except Exception as error:  # Pillow's decoders raise errors of any kind for damaged files
-        raise unreadable(path, error, REPLACE) from None
+        raise unreadable(where, error, REPLACE) from None
     if image.size != (width, height):
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     return np.array(image).reshape(height, width, channels).transpose(2, 0, 1)

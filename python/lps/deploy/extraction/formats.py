@@ -175,6 +175,8 @@ def summarise(name: str, shrunk: Shrunk, format: Choice, layer: nn.Module) -> La
         dense_bytes=_bytes([*shrunk.template.parameters()]),
         seconds=seconds("dense" if format == "gather" else format, after),
         dense_seconds=seconds("dense", dense),
+        work=after,
+        dense_work=dense,
     )
 
 
