@@ -160,9 +160,9 @@ class Method(ABC):
         return report
 
     def _measure(self, report: TaskReport, task: Task, tested: bool) -> None:
-        report.accuracy = validation_accuracy(self.net, report.number, task)
+        report.accuracy = validation_accuracy(self.net, report.task, task)
         if tested:
-            report.test = self.net.accuracy(report.number, task.test, loader=task.loader)
+            report.test = self.net.accuracy(report.task, task.test, loader=task.loader)
 
     def belongs_to(self, task: Task, config: TaskConfig) -> dict[str, Any]:
         """What must be the same for a saved state to go on."""
