@@ -144,9 +144,12 @@ def test_capacity_adds_up() -> None:
     assert str(found).splitlines()[-1].split()[:2] == ["all", "672"]
 
 
-def test_tasks_are_listed_also_from_the_file(tmp_path: Path) -> None:
+def test_tasks_are_listed_also_from_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     net = toy_net()
-    reports = [net.learn(toy_task(number), QUICK, progress=False) for number in (1, 2)]
+    reports = [net.learn(toy_task(number), QUICK) for number in (1, 2)]
+    tested = [net.accuracy(number, toy_task(number).test) for number in (1, 2)]
+    assert [report.test for report in reports] == tested
+    assert capsys.readouterr().err.endswith(f"  test {100 * tested[1]:.2f} %\n")
     net.save(tmp_path / "model.lps")
     for each in (net, load(tmp_path / "model.lps", toy_mlp())):
         assert [(task.number, task.name, task.classes) for task in each.tasks] == [
@@ -154,24 +157,26 @@ def test_tasks_are_listed_also_from_the_file(tmp_path: Path) -> None:
             (2, "clouds-2", 3),
         ]
         assert [task.validation for task in each.tasks] == [report.accuracy for report in reports]
-        assert [task.accuracy for task in each.tasks] == [None, None]
+        assert [task.accuracy for task in each.tasks] == tested
         assert [task.share for task in each.tasks] == capacity(net)
         assert [task.density for task in each.tasks] == density(net)
     net.metadata.accuracy = [0.5, 0.25]
     assert [task.accuracy for task in net.tasks] == [0.5, 0.25]
     alone = one_task(net, 2)
-    assert [(task.validation, task.accuracy) for task in alone.tasks] == [(reports[1].accuracy, None)]
+    assert [(task.validation, task.accuracy) for task in alone.tasks] == [(reports[1].accuracy, 0.25)]
 
 
-def test_tasks_without_validation_and_tasks_that_failed_have_none() -> None:
+def test_tasks_without_examples_and_tasks_that_failed_have_no_accuracy() -> None:
     net = toy_net()
     plain = toy_task(1)
-    net.learn(replace(plain, validation=None), QUICK, progress=False)
+    net.learn(replace(plain, validation=None, test=None), QUICK, progress=False)
     assert net.metadata.validation == [None]
+    assert net.metadata.accuracy is None
     net.learn(toy_task(2), QUICK, progress=False)
     with pytest.raises(ArithmeticError):
         net.learn(toy_task(3), replace(QUICK, lr=1e30), progress=False)
     assert [task.validation is None for task in net.tasks] == [True, False]
+    assert [task.accuracy is None for task in net.tasks] == [True, False]
 
 
 def test_methods_with_a_network_per_task() -> None:

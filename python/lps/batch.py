@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lps.errors import DataError
-from lps_kernels.calls import Inputs
+from lps_kernels.calls import TENSORS, Inputs
 
 Batch = tuple[Any, Tensor]  # Inputs and labels
 
@@ -112,6 +112,17 @@ def as_inputs(inputs: Any) -> Inputs:
         values = [_tensor("inputs", each) for each in inputs]
         return values[0] if len(values) == 1 else tuple(values)
     return _tensor("inputs", inputs)
+
+
+def as_tensors(inputs: Any) -> Inputs:
+    """What a network is called with, where arrays may stand for tensors; refuses what holds neither."""
+    if isinstance(inputs, TENSORS):
+        return cast("Tensor", inputs)
+    try:
+        return as_inputs(inputs)
+    except DataError as error:
+        reason = str(error).partition(";")[0]
+        raise DataError(f"Lifelong: {reason}; convert it, as with torch.as_tensor") from None
 
 
 def _split(batch: Mapping[Any, Any]) -> tuple[dict[Any, Any], Any]:

@@ -50,24 +50,29 @@ def _text(file: str, size: int, facts: NetworkFacts) -> str:
     """The facts for people; names of tasks and classes are anybody's, and are escaped."""
     from lps.runs.progress import columns, percent
 
+    layers = "layer" if facts.layers == 1 else "layers"
     network = "the user's own" if facts.architecture is None else f"{facts.architecture} {facts.arguments}"
     stream = "" if facts.stream is None else f"{facts.stream.benchmark}, seed {facts.stream.seed}"
     lines = [
         ("file", f"{file}, {size:,} bytes"),
         ("network", f"{in_a_sentence(network)}, {facts.features} features"),
-        ("weights", f"{facts.weights:,} prunable in {facts.layers} layers, {percent(facts.free, 1)} free"),
+        (
+            "weights",
+            f"{facts.weights:,} prunable in {facts.layers} {layers}, {percent(facts.free, 1)} free",
+        ),
         ("settings", f"pattern {facts.pattern}, sharing {facts.sharing}, norms {facts.norms}"),
-        ("input", "not known" if facts.input_shape is None else "x".join(map(str, facts.input_shape))),
+        ("input", "; ".join(dict.fromkeys(task.inputs or "not known" for task in facts.tasks))),
         ("data", in_a_sentence(stream) or "the user's own"),
     ]
     heading = "\n".join(f"{name:9} {escaped(value)}" for name, value in lines)
-    rows = [("task", "name", "classes", "accuracy", "share", "density", "bytes", "digest")]
+    rows = [("task", "name", "classes", "accuracy", "val", "share", "density", "bytes", "digest")]
     rows += [
         (
             str(task.number),
             task.name,
             str(task.classes),
             percent(task.accuracy),
+            percent(task.validation),
             percent(task.share, 1),
             percent(task.density, 1),
             f"{task.bytes:,}",

@@ -79,8 +79,8 @@ class Capacity:
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """A learnt task. ``accuracy`` is that on the test examples when the file was written, ``validation`` that on the
-    validation examples when it was learnt; None where they are not known.
+    """A learnt task. ``accuracy`` is that on the test examples, ``validation`` that on the validation examples
+    when it was learnt; None where there are none.
 
     ``share`` is the share of the weights that it owns, ``density`` of those it runs with, own and reused.
     """

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from lps.artifact.state import description as describe_state
 from lps.artifact.state import fill as fill_from_state
 from lps.artifact.write import save
-from lps.batch import moved, picked, tensors_of
+from lps.batch import as_tensors, moved, picked, tensors_of
 from lps.deploy.extraction import extract
 from lps.deploy.extraction.formats import Target
 from lps.deploy.serving import ServedTask, rows_by_task, run_exact, scatter_logits, validate_tasks
@@ -143,7 +143,8 @@ class Lifelong(nn.Module):
     def forward(self, x: Inputs, task: int | str | Sequence[int | str] | Tensor | None = None) -> Tensor:
         """Logits of a task; without ``task``, of the task that ran or was learnt last.
 
-        Inputs are a tensor, a tuple of tensors or a mapping of them by name, as the backbone takes them. A task per
+        Inputs are a tensor, a tuple of tensors or a mapping of them by name, as the backbone takes them; arrays of
+        numpy become tensors. A task per
         example (a list of numbers or names, or a tensor of whole numbers) goes to :meth:`serve`.
         """
         if not (task is None or isinstance(task, int | str)):
@@ -156,7 +157,7 @@ class Lifelong(nn.Module):
             logits = compiled.classify(self, vectors(call(self.backbone, x)), None)
         else:
             number = self._number(task)
-            logits = self._classify(self._features(x, number), number)
+            logits = self._classify(self._features(as_tensors(x), number), number)
         return logits
 
     def _features(self, x: Inputs, task: int) -> Tensor:
@@ -244,6 +245,7 @@ class Lifelong(nn.Module):
         """
         if self.learning:
             raise ConfigError("Lifelong: task: a task per example is not available during learn()")
+        x = as_tensors(x)
         first = next(tensors_of(x))
         each = validate_tasks(tasks, len(first))
         numbers = {task: self.check_task(task) for task in set(each)}
@@ -436,11 +438,12 @@ class Lifelong(nn.Module):
         the differentiable composition instead of the fused step. ``listener`` is called at every step and epoch.
         ``checkpoint`` keeps the state of the task in a directory; if that holds a state of this task, learning resumes
         from it. ``progress`` shows how learning goes on the standard error: a bar on a terminal, elsewhere a line now
-        and then.
+        and then. At the end the accuracy on the task's test examples is measured, if it has any: the report, ``tasks``
+        and the file have it.
         """
         method = LPS(self, config or LPSConfig(), optimizer=optimizer)
         if not progress or sys.stderr is None:  # as in a process without a console
-            return method.learn(task, listener=listener, checkpoint=checkpoint)
+            return method.learn(task, listener=listener, checkpoint=checkpoint, tested=True)
         from lps.runs.progress import learn_with_progress  # noqa: PLC0415 - brings tqdm
 
         return learn_with_progress(method, task, listener, checkpoint)

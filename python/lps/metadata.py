@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Annotated, Any
@@ -43,15 +44,16 @@ class Origin:
 class Metadata:
     """Facts about a network that users of its file need without the data.
 
-    ``input_shape`` is that of one example of task 1, if its input is one tensor; ``accuracy`` holds the test accuracy
-    of every task of ``stream`` when the file was written, ``validation`` the accuracy of every task on its validation
-    examples when it was learnt, if it had any; ``user`` is free for anything that JSON can hold. ``inputs`` says per
-    task what it reads; None, or no entry, is one tensor of ``input_shape`` and of the weights' dtype.
+    ``input_shape`` is that of one example of task 1, if its input is one tensor; ``accuracy`` holds the accuracy of
+    every task on its test examples, measured when it was learnt or, in a run, when the file was written, ``validation``
+    that on its validation examples when it was learnt, each None where there are none; ``user`` is free for anything
+    that JSON can hold. ``inputs`` says per task what it reads; None, or no entry, is one tensor of ``input_shape`` and
+    of the weights' dtype.
     """
 
     input_shape: Annotated[list[Size], Meta(max_length=16)] | None = None
     stream: Source | None = None
-    accuracy: list[Accuracy] | None = None
+    accuracy: list[Accuracy | None] | None = None
     validation: list[Accuracy | None] | None = None
     from_task: Origin | None = None
     user: dict[str, Any] = field(default_factory=dict)
@@ -89,9 +91,9 @@ class Metadata:
 
     def of_task(self, task: int) -> Metadata:
         """The metadata of a network that holds this task alone."""
-        validation = (self.validation or [])[task - 1 : task] or None
+        accuracy, validation = ((values or [])[task - 1 : task] or None for values in (self.accuracy, self.validation))
         origin = self.origin(task)
-        alone = replace(self, stream=None, accuracy=None, validation=validation, from_task=origin, inputs=None)
+        alone = replace(self, stream=None, accuracy=accuracy, validation=validation, from_task=origin, inputs=None)
         own = self._inputs_of(task)
         if own is not None:
             alone.input_shape, alone.inputs = _plain_shape(own), [own]
@@ -99,9 +101,12 @@ class Metadata:
 
     def add_validation(self, task: int, accuracy: float) -> None:
         """Note the accuracy of a task that was just learnt; NaN if there is none."""
-        before = [*(self.validation or [])[: task - 1]]
-        unknown = [None] * (task - 1 - len(before))
-        self.validation = [*before, *unknown, None if isnan(accuracy) else accuracy]
+        self.validation = _with(self.validation, task, accuracy)
+
+    def add_accuracy(self, task: int, accuracy: float) -> None:
+        """The same on test examples; nothing is noted while no task has any."""
+        noted = _with(self.accuracy, task, accuracy)
+        self.accuracy = noted if any(each is not None for each in noted) else None
 
     def signature(self, task: int, dtype: str) -> Signature | None:
         """The inputs that a task reads, in a network whose weights have this dtype; None if that is not known."""
@@ -137,6 +142,12 @@ class Metadata:
             return self.from_task
         known = self.stream if self.stream is not None and task <= self.stream.tasks else None
         return Origin(task, known)
+
+
+def _with(values: Sequence[float | None] | None, task: int, value: float) -> list[float | None]:
+    """The values of the tasks before this one, as far as they are known, and its own."""
+    before = [*(values or [])[: task - 1]]
+    return [*before, *[None] * (task - 1 - len(before)), None if isnan(value) else value]
 
 
 def _plain_shape(signature: Signature) -> list[int] | None:

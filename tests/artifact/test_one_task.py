@@ -74,7 +74,7 @@ def test_metadata_say_what_is_still_true(net: Lifelong) -> None:
     origin = Origin(3, Source("x", 0, 3))
     validation = net.metadata.validation
     assert validation is not None
-    kept: dict[str, Any] = {"validation": validation[2:], "user": {"note": ["mine"]}}
+    kept: dict[str, Any] = {"accuracy": [0.9], "validation": validation[2:], "user": {"note": ["mine"]}}
     assert alone.metadata == Metadata(input_shape=[12], from_task=origin, **kept)
     assert one_task(alone, 1).metadata == alone.metadata  # where it came from first
     bare = deepcopy(net)

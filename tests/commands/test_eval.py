@@ -58,8 +58,7 @@ def changed(model: Path, path: Path, **metadata: object) -> str:
 
 
 def test_a_wrong_accuracy_is_found(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    right = load(model).metadata.accuracy
-    assert right is not None
+    right = [accuracy or 0 for accuracy in load(model).metadata.accuracy or []]
     # The test data has 360 examples: on another machine rounding may change one answer, but not two.
     near = changed(model, tmp_path / "near.lps", accuracy=[right[0], right[1] - 1 / 360])
     assert evaluation.main([near]) == 0

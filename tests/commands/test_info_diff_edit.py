@@ -66,10 +66,12 @@ def test_info_as_text_in_a_process_of_its_own(place: Path) -> None:
     assert lines[0] == f"file      model.lps, {size:,} bytes"
     assert lines[1].startswith("network   mlp {'inputs': 12, 'hidden': [16, 9], 'dropout': 0.1}, 9 features")
     assert lines[2] == f"weights   336 prunable in 2 layers, {100 * (1 - sum(capacity(net))):.1f} % free"
+    assert lines[4] == "input     float32 [12]"
     assert lines[5] == "data      synthetic-rf, seed 3"
     rows = [line.split() for line in lines[9:12]]
     assert [row[:2] for row in rows] == [["1", "faces"], ["2", r"'birds\x1b[2J\n'"], ["3", "fish"]]
     assert [row[3] for row in rows] == ["90.00", "80.00", "70.00"]
+    assert [row[5] for row in rows] == [f"{100 * (task.validation or 0):.2f}" for task in net.tasks]
     assert [row[-1] for row in rows] == [task.digest[:16] for task in net.learnt]
     assert lines[-1] == r"task 3: a, b\x07, c"
     assert "\x1b" not in done.stdout
@@ -88,6 +90,8 @@ def test_info_as_json(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [task["share"] for task in tasks] == capacity(net)
     assert [task["density"] for task in tasks] == density(net)
     assert [task["accuracy"] for task in tasks] == [0.9, 0.8, 0.7]
+    assert [task["validation"] for task in tasks] == [task.validation for task in net.tasks]
+    assert [task["inputs"] for task in tasks] == ["float32 [12]"] * 3
     stored = Crafted(Path("model.lps")).tensors
     for number, task in enumerate(tasks, 1):
         assert task["digest"] == net.learnt[number - 1].digest

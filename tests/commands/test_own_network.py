@@ -44,6 +44,14 @@ def make():
 def narrow():
     return Net(15)
 
+class Sized(Net):
+    def forward(self, x):
+        return super().forward(x) if len(x) != 3 else super().forward(x[:2])
+
+class Picky(Net):
+    def forward(self, x):
+        raise KeyError("too small")
+
 def nothing():
     return "a network"
 
@@ -190,6 +198,20 @@ def test_nothing_is_imported_that_was_not_asked_for(
     assert Path("imported").exists()
     with torch.no_grad():
         assert same_bits(alone(INPUTS, task="birds"), whole(INPUTS, task=2))
+
+
+@pytest.mark.parametrize("format", ["torch", "onnx"])
+def test_code_that_cannot_be_exported(place: Path, capsys: pytest.CaptureFixture[str], format: str) -> None:
+    """One sentence, and no word of flags that were not given."""
+    arguments = ("own.lps", "--task", "faces", "--format", format, "--output", "out")
+    assert export.main([*arguments, "--backbone", "own_net:Sized"]) == 1
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("lps.export: task 1: torch cannot export this network's code: ")
+    assert "often it is len(x), for which x.shape[0] works" in message
+    message = refused(export, capsys, *arguments, "--backbone", "own_net:Picky")
+    words = "task 1: the network cannot read random inputs of the kind that the file tells, float32 [12]: KeyError: "
+    assert f"{words}'too small'" in message
+    assert not Path("out").exists()
 
 
 @pytest.mark.parametrize(

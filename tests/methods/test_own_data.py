@@ -504,3 +504,36 @@ def test_a_large_array_is_not_copied() -> None:
     inputs.flags.writeable = False
     held = Arrays(inputs, Y).inputs
     assert held.data_ptr() == inputs.ctypes.data
+
+
+def test_arrays_are_answered_as_tensors() -> None:
+    net, task = toy_net(), toy_task(0)
+    net.learn(task, QUICK, progress=False)
+    net.learn(toy_task(1), QUICK, progress=False)
+    inputs = task.test.inputs  # type: ignore[union-attr]
+    for which in (1, [1, 2] * 30):
+        assert torch.equal(net(inputs.numpy(), task=which), net(inputs, task=which))
+        for wrong in (inputs.tolist(), None, {"x": 3}, (inputs, 3)):
+            with pytest.raises(DataError, match=r"Lifelong: (inputs|x): expected a tensor or an array of numbers, got"):
+                net(wrong, task=which)
+
+
+class Fails(Dataset[tuple[Tensor, int]]):
+    """Examples of which one cannot be read."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if index == 30:
+            raise OSError("example 30 is gone")
+        return torch.zeros(12), 0
+
+
+def test_test_examples_that_fail_leave_the_network_as_it_was() -> None:
+    net = toy_net()
+    net.learn(toy_task(0), QUICK, progress=False)
+    before, accuracy = net.digest(1), list(net.metadata.accuracy or [])
+    with pytest.raises(OSError, match="example 30 is gone"):
+        net.learn(replace(toy_task(1), test=Fails()), QUICK, progress=False)
+    assert (len(net.learnt), net.digest(1), net.metadata.accuracy) == (1, before, accuracy)

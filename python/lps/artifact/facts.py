@@ -10,7 +10,9 @@ from lps.artifact.layout import belongs_to
 from lps.artifact.write import tensors_of
 from lps.metadata import Source
 from lps.models import Architecture
-from lps.runs.metrics import capacity, density
+from lps.observed import dtype_name
+from lps.runs.metrics import capacity
+from lps.signature import Signature, text_of
 
 if TYPE_CHECKING:
     from lps.lifelong import Lifelong
@@ -26,7 +28,9 @@ class TaskFacts:
     class_names: list[str]
     share: float
     density: float
-    accuracy: float | None  # on the test data when the file was written; None if it is not known
+    accuracy: float | None  # on its test examples; None if it is not known
+    validation: float | None  # on its validation examples when it was learnt
+    inputs: str | None  # their names, dtypes and shapes without the batch, as in "input_ids int64 [any]"
     digest: str
     bytes: int  # of its tensors in the file: own weights, mask, private tensors, head
 
@@ -55,21 +59,23 @@ def facts_of(net: Lifelong) -> NetworkFacts:
     sizes: Counter[str] = Counter()
     for name, (tensor, _) in tensors_of(net):
         sizes[belongs_to(name)] += tensor.nbytes
-    shares, densities = capacity(net), density(net)
-    accuracies = net.metadata.accuracy or []
+    shares = capacity(net)
+    dtype = dtype_name(net.like)
     tasks = [
         TaskFacts(
-            number=number,
+            number=task.number,
             name=task.name,
             classes=task.classes,
             class_names=list(task.class_names),
-            share=shares[number - 1],
-            density=densities[number - 1],
-            accuracy=accuracies[number - 1] if number <= len(accuracies) else None,
-            digest=task.digest,
-            bytes=sizes.pop(f"task {number}", 0),
+            share=task.share,
+            density=task.density,
+            accuracy=task.accuracy,
+            validation=task.validation,
+            inputs=_text_of(net.metadata.signature(task.number, dtype)),
+            digest=net.learnt[task.number - 1].digest,
+            bytes=sizes.pop(f"task {task.number}", 0),
         )
-        for number, task in enumerate(net.learnt, 1)
+        for task in net.tasks
     ]
     known = getattr(net.backbone, "architecture", None)  # a user's own attribute of that name says nothing to us
     made = known if isinstance(known, Architecture) else None
@@ -89,3 +95,7 @@ def facts_of(net: Lifelong) -> NetworkFacts:
         common_bytes=sizes.total(),
         tasks=tasks,
     )
+
+
+def _text_of(signature: Signature | None) -> str | None:
+    return None if signature is None else text_of(signature)

@@ -57,21 +57,31 @@ def use_signature(net: Lifelong, task: int, file: str | Path, given: str | None)
             f"{file}: shape of its inputs: expected at most {MOST_NUMBERS:,} numbers on a file's word, got {shapes}; "
             "if that is right, pass it as --input-shape"
         )
-    random_inputs(net, task, signature, 1)
+    random_inputs(net, task, signature, 1, given=given is not None)
     return signature
 
 
 @torch.no_grad()
-def random_inputs(net: Lifelong, task: int, signature: Signature, batch: int) -> Inputs:
-    """Random inputs that the network can read, always the same; a kind that does not fit is refused."""
+def random_inputs(net: Lifelong, task: int, signature: Signature, batch: int, *, given: bool = False) -> Inputs:
+    """Random inputs that the network can read, always the same; a kind that does not fit is refused.
+
+    ``given`` says that their shape is the user's and not what was recorded in learning.
+    """
     try:
         inputs = random_batch(signature, batch, net.like)
         net(inputs, task=task)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        one = len(signature) == 1 and signature[0].is_float
-        kind = f"inputs of shape {signature[0].shape}" if one else text_of(signature)
-        raise ConfigError(f"--input-shape: the network cannot read {kind}: {reason}") from None
+    except (LPSError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever the network's own code raises
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        if given:
+            raise ConfigError(
+                f"--input-shape: the network cannot read inputs of shape {signature[0].shape}: {reason}"
+            ) from None
+        raise ConfigError(
+            f"task {task}: the network cannot read random inputs of the kind that the file tells, "
+            f"{text_of(signature)}: {reason}"
+        ) from None
     return inputs
 
 

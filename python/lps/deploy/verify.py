@@ -28,7 +28,7 @@ EXAMPLES = 200  # in a batch, as in Lifelong.accuracy
 class AccuracyCheck:
     """Test accuracy of one task, as it was recorded and as it is now."""
 
-    recorded: float | None  # None if the task is not of the stream that the file names
+    recorded: float | None  # None if it was not, or the task is not of the stream that the file names
     now: float | None  # None if it is damaged, too
     examples: int
 
@@ -50,7 +50,7 @@ def check_accuracies(
     source, recorded = net.metadata.stream, net.metadata.accuracy or []
     assert source is not None
     count = min(len(net.learnt), source.tasks)
-    if len(recorded) != count:
+    if len(recorded) < count:
         raise FileFormatError(f"{file}: has {count} tasks but {len(recorded)} accuracies; train it again")
     tasks = stream(
         source.benchmark,
@@ -101,7 +101,9 @@ def read_labels(path: Path, classes: int) -> list[int]:
     return [int(label) for label in labels]
 
 
-def _checked(net: Lifelong, number: int, task: Task, recorded: float, file: str, precision: str) -> AccuracyCheck:
+def _checked(
+    net: Lifelong, number: int, task: Task, recorded: float | None, file: str, precision: str
+) -> AccuracyCheck:
     now = None if net.learnt[number - 1].damage else _accuracy(net, number, task, file, precision)
     return AccuracyCheck(recorded, now, len(task.test))  # type: ignore[arg-type]
 

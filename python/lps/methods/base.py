@@ -107,9 +107,18 @@ class Method(ABC):
             raise FileFormatError(f"expected nothing that {self.name} remembers, got {', '.join(map(str, memory))}")
 
     def learn(
-        self, task: Task, *, listener: Listener | None = None, checkpoint: Checkpoint | None = None
+        self,
+        task: Task,
+        *,
+        listener: Listener | None = None,
+        checkpoint: Checkpoint | None = None,
+        tested: bool = False,
     ) -> TaskReport:
-        """Learn one more task and leave the network in eval mode; if that fails, the network does not change."""
+        """Learn one more task and leave the network in eval mode; if that fails, the network does not change.
+
+        ``tested`` measures its accuracy on the test examples too, for the report and the file. A run leaves that out:
+        it tests all tasks after each one.
+        """
         net, number = self.net, len(self.net.learnt) + 1
         config = self.task_config(number)
         check_new_name(net.learnt, task.name)
@@ -140,12 +149,15 @@ class Method(ABC):
                 learner.end()
                 report.seconds[learner.phases[-1].name] += perf_counter() - begin
                 report.accuracy = learner.validate()
+                if tested:
+                    report.test = net.accuracy(number, task.test, loader=task.loader)
             finally:
                 learner.close()
             learner.commit(task, fit)
             if draft.rounding is not None:
                 report.accuracy = validation_accuracy(net, number, task)
             net.metadata.add_validation(number, report.accuracy)
+            net.metadata.add_accuracy(number, report.test)
         net.eval()  # as `load` leaves it: in training mode, dropout would answer at random
         return report
 

@@ -104,5 +104,6 @@ class TaskReport:
     accuracy_before_projection: float = float("nan")  # on validation data, like the other two
     accuracy_after_projection: float = float("nan")
     accuracy: float = float("nan")
+    test: float = float("nan")  # on the test examples, outside of a run: a run tests all tasks after each one
     residuals: list[tuple[float, float, float]] = field(default_factory=list)  # (rho, primal, dual) per projection
     shares: dict[str, float] = field(default_factory=dict)  # of the earlier tasks' weights that are reused, per layer

@@ -118,7 +118,8 @@ class Progress(Listener):
         """A task is learnt, outside of a run."""
         self.close()
         seconds = sum(report.seconds.values())
-        self._line(f"{self.label}  learnt in {seconds:.1f} s  val {percent(report.accuracy)}")
+        tested = "" if isnan(report.test) else f"  test {percent(report.test)}"
+        self._line(f"{self.label}  learnt in {seconds:.1f} s  val {percent(report.accuracy)}{tested}")
 
     def close(self) -> None:
         """Remove the bar."""
@@ -170,7 +171,8 @@ def learn_with_progress(
     phases = [method.phases(number)] * number  # of earlier tasks nothing is asked
     progress = Progress(phases, method.steps(number, task), None, sys.stderr)
     try:
-        report = method.learn(task, listener=Several(progress, listener or Listener()), checkpoint=checkpoint)
+        together = Several(progress, listener or Listener())
+        report = method.learn(task, listener=together, checkpoint=checkpoint, tested=True)
         progress.ended(report)
     finally:
         progress.close()

@@ -152,7 +152,7 @@ def _learn(
                 accuracy = [net.accuracy(i, earlier.test) for i, earlier in enumerate(tasks[:number], start=1)]
                 seconds = sum(report.seconds.values()) + perf_counter() - begin
                 records.add(report, net.learnt[-1].digest, accuracy, seconds)
-                net.metadata.stream, net.metadata.accuracy = settings.source(), accuracy
+                net.metadata.stream, net.metadata.accuracy = settings.source(), [*accuracy]
                 results = directory.save(net, method, records, steps[number - 1])
                 done = number
                 checkpoint.clear()

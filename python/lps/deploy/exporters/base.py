@@ -19,6 +19,7 @@ from lps.artifact.atomic import write_atomically
 from lps.batch import picked
 from lps.deploy.extraction.trace import argument_names
 from lps.deploy.trial import checked_difference, random_inputs
+from lps.errors import LPSError, in_a_sentence
 from lps.lifelong import Lifelong
 from lps.observed import dtype_name
 from lps.signature import Input, Signature
@@ -26,6 +27,7 @@ from lps.task import Learnt
 from lps_kernels.calls import Inputs, arguments
 from lps_kernels.cutout import Cutout
 
+MOST_REASON = 200  # letters of what an exporter says
 BATCH = 5  # to export and check with; above 1, which exporters take for a constant
 
 Run = Callable[[Inputs], Tensor]
@@ -60,7 +62,18 @@ def write_portable(net: Lifelong, task: int, output: Path, convert: Convert) -> 
     inputs = random_inputs(net, task, signature, BATCH)
     with quiet():
         labels = labels_of(net.learnt[task - 1])
-        content, run = convert(net.extract(task, portable=True), inputs, signature, labels)
+        alone = net.extract(task, portable=True)
+        try:
+            content, run = convert(alone, inputs, signature, labels)
+        except (LPSError, torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:  # of torch's exporters, which say it in many ways
+            lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
+            reason = in_a_sentence(" ".join([type(error).__name__, *lines[:2]]))
+            raise LPSError(
+                f"task {task}: torch cannot export this network's code: {reason[:MOST_REASON]}; often it is len(x), "
+                "for which x.shape[0] works, or a branch that depends on the values of a tensor"
+            ) from error
     # One example too: the batch size must not have become a constant.
     difference = max(
         checked_difference(f"task {task}: the exported network", run(batch), net(batch, task=task))
