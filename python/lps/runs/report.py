@@ -121,7 +121,8 @@ FORMULAS = (
     "j >= 2. incremental: mean over i of the mean over j <= i of a(i, j). forgetting: mean over j < T of the largest "
     "a(i, j), j <= i < T, minus a(T, j). BWT: mean over j < T of a(T, j) - a(j, j).",
     "CAP: weights that any task owns, as the file stores them, and the Huffman-coded masks of all tasks, as a share of "
-    "one dense fp32 network (Kang et al., ICML 2022). file: model.lps with all tasks. ±: standard deviation over seeds (n - 1).",
+    "one dense fp32 network (Kang et al., ICML 2022). file: model.lps with all tasks. ±: standard deviation over seeds "
+    "(n - 1).",
 )
 FWT = (
     "FWT: mean over j >= 2 of a(j, j) minus the accuracy that a network of its own (single, same seed) reaches on task "
