@@ -34,6 +34,7 @@ def test_tasks_are_listed_and_a_list_is_classified(tab: Tab) -> None:
     names = tab.run("[...document.querySelectorAll('#tasks tbody td:first-child')].map((cell) => cell.textContent)")
     assert names == ["model.clouds-0", "model.clouds-1", "model.clouds-2", "colour.clouds-0"]
     assert tab.run("document.getElementById('drop').hidden") is True  # the first task reads no images
+    assert tab.run("getComputedStyle(document.getElementById('shown')).display") == "none"  # there is no image yet
     tab.run(f"document.getElementById('list').value = '{[0.5] * 12}'; document.querySelector('#ask button').click()")
     tab.wait("document.getElementById('status').textContent.startsWith('model.clouds-0: class ')")
     assert tab.run("document.querySelectorAll('#answer tbody tr').length") == 3
@@ -41,6 +42,7 @@ def test_tasks_are_listed_and_a_list_is_classified(tab: Tab) -> None:
     tab.run("document.getElementById('list').value = '[1]'; document.querySelector('#ask button').click()")
     tab.wait("document.getElementById('status').className === 'bad'")
     assert "expected lists of shape" in tab.run("document.getElementById('status').textContent")
+    assert tab.run("document.querySelector('#tasks tbody tr').cells[4].textContent") == "1"  # what is refused is none
     tab.problems.clear()  # the browser notes the answer 400, which was wanted
 
 

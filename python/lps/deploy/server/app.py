@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
 from time import monotonic
@@ -35,6 +36,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 LOOK = 1.0  # seconds between two looks at the files; one is loaded when two looks found it alike
 LARGE = 1 << 16  # bytes of a request that is read in another thread, so that the event loop goes on
+ASKS = ("infer", "classify", "infer_rows")  # routes whose answers are timed
 HELD = 16  # times the largest body: what all requests together may hold
 # The page loads nothing from elsewhere and asks this server alone.
 POLICY = (
@@ -173,7 +175,8 @@ class Service:
     def _count(self, request: Request, route: str, status: int, seconds: float) -> None:
         task = request.scope.get("lps.task", "")
         self.metrics.requests.add(task, route, str(status))
-        self.metrics.seconds.observe(seconds, task)
+        if route in ASKS and status == HTTPStatus.OK:
+            self.metrics.seconds.observe(seconds, task)
         if self._log_requests:
             self.log("request", task=task, route=route, status=status, seconds=round(seconds, 6))
 

@@ -112,7 +112,7 @@ class Metrics:
     def __init__(self) -> None:
         self.requests = Metric("lps_requests_total", "Requests by task, route and status.", ("task", "route", "status"))
         self.seconds = Histogram(
-            "lps_request_seconds", "Time of a request, from its head to its answer.", ("task",), SECONDS
+            "lps_request_seconds", "Time of a question, from its head to its answer.", ("task",), SECONDS
         )
         self.queue_seconds = Histogram("lps_queue_seconds", "Time from queue to batch.", ("task",), SECONDS)
         self.batch_seconds = Histogram("lps_batch_seconds", "Time of a batch.", (), SECONDS)
