@@ -141,8 +141,8 @@ def test_a_file_of_an_earlier_version_means_what_it_meant(capsys: pytest.Capture
     )
     settings = settings_from(read_settings(file))
     assert (settings.options, settings.source()) == ({"window": None}, Source("split-rf", 4, 5, {}))
-    paper = {"solver": "admm", "pull": "gradient", "beta": 0.9, "rho": 1e-4, "epochs": (1, 3, 1), "norms": "frozen"}
-    changed = settings_from({"benchmark": "split-rf", "seed": 4, "window": None, **paper})
+    paper = {"solver": "admm", "pull": "gradient", "alpha": 0.2, "beta": 0.9, "rho": 1e-4, "epochs": (1, 3, 1)}
+    changed = settings_from({"benchmark": "split-rf", "seed": 4, "window": None, "norms": "frozen", **paper})
     assert changed == settings
     # What it prints in sections leaves the window whole as well.
     sections = tmp_path / "sections.yaml"
@@ -300,7 +300,7 @@ def test_a_resumed_run_may_not_change_what_was_trained(changes: dict[str, Any]) 
 )
 def test_a_method_takes_from_a_preset_what_it_reads(method: str, pattern: str, norms: str) -> None:
     settings = settings_from({"benchmark": "split-rf", "method": method})
-    assert (settings.pattern, settings.norms, settings.lps.epochs) == (pattern, norms, (2, 6, 2))
+    assert (settings.pattern, settings.norms, settings.lps.epochs) == (pattern, norms, ((2, 6, 12), (2, 6, 6)))
 
 
 def test_settings_that_a_method_does_not_read_make_no_other_run() -> None:
