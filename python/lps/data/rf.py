@@ -27,8 +27,8 @@ NETWORK: Network = ("resnet50-1d", {"channels": 2})
 
 # Table I of the paper.
 _PAPER: dict[str, Any] = {**PAPER_SOLVER, "epochs": (20, 60, 20), "alpha": 0.2, "beta": 0.9, "pattern": "column"}
-# 1,269 windows per task: so few need small batches for enough steps, and what is left of the columns much retraining. Task 1
-# has nothing to reuse, and gets twice as many columns. The network has running statistics, which must be each task's own.
+# 1,269 windows per task: so few need small batches for enough steps, and what is left of the columns much retraining.
+# Task 1 has nothing to reuse, and gets more columns. The network has running statistics, which must be each task's own.
 _QUICK = {
     **_PAPER,
     **QUICK,
