@@ -56,10 +56,7 @@ def _text(file: str, size: int, facts: NetworkFacts) -> str:
     lines = [
         ("file", f"{file}, {size:,} bytes"),
         ("network", f"{in_a_sentence(network)}, {facts.features} features"),
-        (
-            "weights",
-            f"{facts.weights:,} prunable in {facts.layers} {layers}, {percent(facts.free, 1)} free",
-        ),
+        ("weights", f"{facts.weights:,} prunable in {facts.layers} {layers}, {percent(facts.free, 1)} free"),
         ("settings", f"pattern {facts.pattern}, sharing {facts.sharing}, norms {facts.norms}"),
         ("input", "; ".join(dict.fromkeys(task.inputs or "not known" for task in facts.tasks))),
         ("data", in_a_sentence(stream) or "the user's own"),

@@ -144,8 +144,8 @@ class Lifelong(nn.Module):
         """Logits of a task; without ``task``, of the task that ran or was learnt last.
 
         Inputs are a tensor, a tuple of tensors or a mapping of them by name, as the backbone takes them; arrays of
-        numpy become tensors. A task per
-        example (a list of numbers or names, or a tensor of whole numbers) goes to :meth:`serve`.
+        numpy become tensors. A task per example (a list of numbers or names, or a tensor of whole numbers) goes to
+        :meth:`serve`.
         """
         if not (task is None or isinstance(task, int | str)):
             return self.serve(x, task)

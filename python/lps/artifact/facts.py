@@ -11,7 +11,6 @@ from lps.artifact.write import tensors_of
 from lps.metadata import Source
 from lps.models import Architecture
 from lps.observed import dtype_name
-from lps.runs.metrics import capacity
 from lps.signature import Signature, text_of
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ def facts_of(net: Lifelong) -> NetworkFacts:
     sizes: Counter[str] = Counter()
     for name, (tensor, _) in tensors_of(net):
         sizes[belongs_to(name)] += tensor.nbytes
-    shares = capacity(net)
     dtype = dtype_name(net.like)
     tasks = [
         TaskFacts(
@@ -89,7 +87,7 @@ def facts_of(net: Lifelong) -> NetworkFacts:
         norms=net.norms,
         layers=len(layers),
         weights=sum(partition.owner.numel() for partition in layers),
-        free=1 - sum(shares) if layers else 0.0,
+        free=1 - sum(task.share for task in tasks) if layers else 0.0,
         input_shape=net.metadata.input_shape,
         stream=net.metadata.stream,
         common_bytes=sizes.total(),

@@ -152,7 +152,7 @@ class Engine:
                 done += self._run(asked)
             except Exception as error:  # an error of ours must not end the thread
                 done += [(job, error) for job in asked]
-            self.deliver(_Settle(done))
+            self.deliver(partial(_settle, done))
             self._observe(jobs, monotonic() - start)
 
     def _next(self) -> list[Job] | None:
@@ -246,20 +246,15 @@ class Engine:
         self.metrics.batch_tasks.observe(len({job.model for job in jobs}))
 
 
-class _Settle:
-    """An action that hands out answers, unless nobody waits any more."""
-
-    def __init__(self, done: list[tuple[Job, Answer | Exception]]) -> None:
-        self._done = done
-
-    def __call__(self) -> None:
-        for job, answer in self._done:
-            if job.future.done():
-                continue
-            if isinstance(answer, Answer):
-                job.future.set_result(answer)
-            else:
-                job.future.set_exception(answer)
+def _settle(done: Sequence[tuple[Job, Answer | Exception]]) -> None:
+    """Hand out answers to those who still wait."""
+    for job, answer in done:
+        if job.future.done():
+            continue
+        if isinstance(answer, Answer):
+            job.future.set_result(answer)
+        else:
+            job.future.set_exception(answer)
 
 
 def _run_cutout(cutout: Cutout, inputs: Inputs, _tasks: list[int]) -> Tensor:
@@ -286,6 +281,5 @@ def _answer(job: Job, logits: NDArray[Any]) -> Answer | RefusedError:
             "infinite or NaN; take values as in its training",
             422,
         )
-    shifted = np.exp((logits - logits.max(1, keepdims=True)).astype(np.float64))
-    probabilities = (shifted / shifted.sum(1, keepdims=True)).astype(logits.dtype)
+    probabilities = torch.from_numpy(logits).double().softmax(1).numpy().astype(logits.dtype)
     return Answer(logits, probabilities, logits.argmax(1))

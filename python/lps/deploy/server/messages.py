@@ -24,7 +24,7 @@ from torch import Tensor
 from lps.batch import assembled
 from lps.data.files import fits, shape_text
 from lps.data.inputs import Form, decode_image, prepared
-from lps.deploy.server.catalog import Model, Port
+from lps.deploy.server.catalog import DATATYPES, Model, Port
 from lps.deploy.server.engine import Answer
 from lps.deploy.server.errors import RefusedError
 from lps.errors import DataError, in_a_sentence
@@ -275,7 +275,7 @@ def write_answer(model: Model, question: Question, answer: Answer) -> tuple[byte
 
 def metadata_of(model: Model) -> dict[str, Any]:
     """What the protocol tells of a model; ``parameters`` holds what it has no place for."""
-    floats = f"FP{32 if model.file.net.like.dtype == torch.float32 else 64}"
+    floats = DATATYPES[model.file.net.like.dtype]
     classes, facts = model.facts.classes, model.facts
     return {
         "name": model.name,
